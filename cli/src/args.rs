@@ -18,6 +18,7 @@ use keelway_api::name::HypervisorName;
 use crate::commands::{
     cluster_inject::InjectArguments,
     cluster_kubeconfig::KubeconfigArguments,
+    cluster_scale::ScaleArguments,
     diff::DiffArguments,
     events::EventsArguments,
     exec::ExecArguments,
@@ -27,7 +28,6 @@ use crate::commands::{
     hypervisor_inject::HypervisorInjectArguments,
     hypervisor_local::LocalCommand,
     hypervisor_proxy::ProxyArguments,
-    hypervisor_schedule::DrainArguments,
     join_token::JoinTokenCommand,
     logs::LogsArguments,
     managed::{apply::ApplyArguments, delete::DeleteArguments, get::GetDocumentsArguments, watch::WatchArguments},
@@ -347,7 +347,7 @@ pub(crate) enum HypervisorCommand {
     Uncordon(HypervisorNames),
     /// Move the components of hypervisors to others at the next reconcile, each once its replacement is ready
     #[command(after_help = "Example:\n  keelway hypervisor drain hv-2 < world.yaml | keelway reconcile > next.yaml")]
-    Drain(DrainArguments),
+    Drain(HypervisorNames),
     /// Delete hypervisors: the next reconcile removes their documents once no component is on them, and stops agents that Keelway started
     #[command(after_help = "Example:\n  keelway hypervisor delete hv-2 < world.yaml | keelway reconcile > next.yaml")]
     Delete(HypervisorNames),
@@ -397,6 +397,11 @@ pub(crate) enum ClusterCommand {
     /// Show clusters
     #[command(after_help = "Example:\n  keelway cluster get < c1.yaml\n  keelway cluster get -o name < c1.yaml")]
     Get(GetArguments),
+    /// Change the number of a cluster's components; the next reconcile adds or removes them
+    #[command(
+        after_help = "Example:\n  keelway cluster scale --name c1 --etcd-replicas 5 < c1.yaml | keelway reconcile > scaled.yaml"
+    )]
+    Scale(ScaleArguments),
     /// Mark a Cluster for deletion; the next reconcile deletes it from its machines
     #[command(after_help = "Example:\n  keelway cluster delete --name c1 < c1.yaml | keelway reconcile > empty.yaml")]
     Delete(ClusterName),

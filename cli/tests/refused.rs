@@ -36,6 +36,7 @@ const DOCUMENTS: &[&[&str]] = &[
     &["hypervisor", "local", "enroll"],
     &["hypervisor", "local", "destroy"],
     &["cluster", "inject", "--name", "c9"],
+    &["cluster", "scale", "--name", "c1", "--etcd-replicas", "3"],
     &["cluster", "delete", "--name", "c1"],
     &["fleet", "inject", "--name", "f9"],
     &["reconcile"],

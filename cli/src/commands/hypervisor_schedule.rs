@@ -1,7 +1,6 @@
 //! `keelway hypervisor cordon`, `uncordon`, `drain` and `delete`.
 
-use clap::Args;
-use keelway_api::{Documents, Hypervisor, Time, hypervisor::HypervisorSpec, jiff::Timestamp, role::Role};
+use keelway_api::{Documents, Hypervisor, Time, hypervisor::HypervisorSpec, jiff::Timestamp};
 
 use super::print_documents;
 use crate::{
@@ -9,15 +8,6 @@ use crate::{
     exit::{Code, CommandFailure},
     input::Input,
 };
-
-#[derive(Args)]
-pub(crate) struct DrainArguments {
-    #[command(flatten)]
-    pub(crate) hypervisors: HypervisorNames,
-    /// Also drain hypervisors that run etcd members: the members stay, other components move
-    #[arg(long)]
-    pub(crate) leave_etcd: bool,
-}
 
 pub(super) fn cordon(global: &GlobalArguments, names: &HypervisorNames) -> Result<Code, CommandFailure> {
     change(global, |documents| names.set(documents, |spec| spec.unschedulable = true))
@@ -32,12 +22,9 @@ pub(super) fn uncordon(global: &GlobalArguments, names: &HypervisorNames) -> Res
     })
 }
 
-pub(super) fn drain(global: &GlobalArguments, arguments: &DrainArguments) -> Result<Code, CommandFailure> {
+pub(super) fn drain(global: &GlobalArguments, names: &HypervisorNames) -> Result<Code, CommandFailure> {
     change(global, |documents| {
-        if !arguments.leave_etcd {
-            arguments.hypervisors.refuse_members(documents)?;
-        }
-        arguments.hypervisors.set(documents, |spec| {
+        names.set(documents, |spec| {
             spec.unschedulable = true;
             spec.drain = true;
         })
@@ -82,23 +69,5 @@ impl HypervisorNames {
             change(document);
         }
         Ok(())
-    }
-
-    /// Refuses machines with etcd members. A member cannot move: it would be replaced by one with other data.
-    fn refuse_members(&self, documents: &Documents) -> Result<(), CommandFailure> {
-        let members = documents.components.iter().filter(|(_, component)| component.spec.role == Role::Etcd);
-        let here = members.filter(|(_, component)| self.names.contains(&component.spec.hypervisor));
-        let names: Vec<String> = here
-            .map(|(pod, component)| {
-                format!("{}/{} on {}", component.spec.cluster, pod.component, component.spec.hypervisor)
-            })
-            .collect();
-        if names.is_empty() {
-            return Ok(());
-        }
-        Err(CommandFailure::usage(
-            format!("etcd members cannot be moved yet: {}", names.join(", ")),
-            "set --leave-etcd to move all other components",
-        ))
     }
 }

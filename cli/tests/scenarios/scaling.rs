@@ -1,6 +1,9 @@
 //! Changes of replicas, new machines, and drained machines.
 
-use keelway_api::machine::{ServerAdmin, ServerState};
+use keelway_api::{
+    hypervisor::LOST_ANNOTATION,
+    machine::{ServerAdmin, ServerState, UnreachableReason},
+};
 
 use super::{Scenario, worlds};
 
@@ -107,10 +110,72 @@ pub(super) const ALL: &[Scenario] = &[
         change: |world| world.cluster("c1").spec.etcd.replicas = 5,
     },
     Scenario {
+        name: "scale-etcd-one-to-three",
+        question: "What is done once etcd lists the second member of a store that is to have three?",
+        from: worlds::small,
+        change: |world| {
+            world.cluster("c1").spec.etcd.replicas = 3;
+            world.pass();
+        },
+    },
+    Scenario {
+        name: "scale-etcd-promotion",
+        question: "What is done once the second member of a store has caught up?",
+        from: worlds::small,
+        change: |world| {
+            world.cluster("c1").spec.etcd.replicas = 3;
+            world.pass_until_ordered("promote");
+        },
+    },
+    Scenario {
         name: "scale-etcd-down",
         question: "What is done where a cluster that was born asks for fewer members of etcd?",
         from: worlds::three,
         change: |world| world.cluster("c1").spec.etcd.replicas = 1,
+    },
+    Scenario {
+        name: "scale-etcd-removed",
+        question: "What is done once etcd has removed a member?",
+        from: worlds::three,
+        change: |world| {
+            world.cluster("c1").spec.etcd.replicas = 1;
+            world.pass_until_ordered("remove");
+            world.pass();
+        },
+    },
+    Scenario {
+        name: "machine-of-a-member-lost",
+        question: "What is done where the machine of a member of etcd is lost for good?",
+        from: worlds::three,
+        change: |world| {
+            let place = world.place_of("c1/etcd-1");
+            world.silence(&place, UnreachableReason::Asked, "no route to host");
+            world.pass();
+            world.hypervisor(&place).metadata.annotations =
+                Some([(LOST_ANNOTATION.to_owned(), "true".to_owned())].into());
+        },
+    },
+    Scenario {
+        name: "machine-of-a-member-unreachable",
+        question: "What is done where the machine of a member of etcd has not responded for ten minutes?",
+        from: worlds::three,
+        change: |world| {
+            let place = world.place_of("c1/etcd-1");
+            world.silence(&place, UnreachableReason::Asked, "no route to host");
+            world.pass();
+            world.pass();
+            world.wait(1);
+        },
+    },
+    Scenario {
+        name: "drain-leader",
+        question: "What is done where the drained machine has the leader of etcd and its replacement votes?",
+        from: worlds::three,
+        change: |world| {
+            let place = world.place_of("c1/etcd-0");
+            world.hypervisor(&place).spec.drain = true;
+            world.pass_until_ordered("move the leader");
+        },
     },
     Scenario {
         name: "new-private-machine",

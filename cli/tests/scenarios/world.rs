@@ -6,11 +6,12 @@ use keelway_api::{
     Cluster, Component, ComponentHealth, Documents, Hypervisor, Observation, Time,
     jiff::{SignedDuration, Timestamp},
     machine::{ContainerPhase, DataState, ObservedValue, PortFacts, ServerAdmin, ServerState, UnreachableReason},
-    name::{ClusterRef, HypervisorName, PodName},
+    name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::{EGRESS, Role},
+    store_observation::MemberId,
 };
 use keelway_machine::{action::Action, converge::model::MachineModel};
-use keelway_planner::{FirstBindings, identify, machine_configs};
+use keelway_planner::{FirstBindings, StoreOrder, changes_members, identify, machine_configs, store_model::StoreModel};
 use keelway_reconciler::{Minter, PkiMinter, PlanPreview, preview_offline};
 use rand::{SeedableRng, rngs::StdRng};
 
@@ -33,6 +34,8 @@ pub(super) struct World {
     strangers: BTreeMap<HypervisorName, BTreeSet<u16>>,
     /// Clusters whose bindings exist.
     bound: BTreeSet<String>,
+    /// The store of each cluster whose members have started.
+    pub(super) stores: BTreeMap<ClusterId, StoreModel>,
     /// The seed for keys and ids.
     seed: u64,
 }
@@ -40,6 +43,11 @@ pub(super) struct World {
 /// Returns the container of a component that listens on the port of this name.
 fn container_of(component: &Component, port: &str) -> &'static str {
     if port == EGRESS { EGRESS } else { component.spec.role.row().name }
+}
+
+/// The components of one role of a cluster.
+fn of_role<'a>(documents: &'a Documents, id: &'a ClusterId, role: Role) -> impl Iterator<Item = &'a PodName> {
+    documents.components_of(id).filter(move |(_, component)| component.spec.role == role).map(|(pod, _)| pod)
 }
 
 /// Limits which of its actions each machine executes.
@@ -64,6 +72,7 @@ impl World {
             ill: BTreeSet::new(),
             strangers: BTreeMap::new(),
             bound: BTreeSet::new(),
+            stores: BTreeMap::new(),
             seed: 1,
         }
     }
@@ -107,8 +116,52 @@ impl World {
                 (true, false) => ObservedValue::Known(String::new()),
             };
             seen.bindings.insert(id.clone(), told);
+            let store = self.stores.get(id).filter(|_| changes_members(&self.documents, id));
+            let members = || of_role(&self.documents, id, Role::Etcd).map(|pod| pod.component.clone());
+            seen.stores.extend(store.map(|store| (id.clone(), store.observe(members(), &self.members(id)))));
         }
         seen
+    }
+
+    /// The members of a store that work, by component.
+    fn members(&self, id: &ClusterId) -> BTreeMap<ComponentName, MemberId> {
+        let store = self.stores.get(id).unwrap();
+        let works = |pod: &&PodName| {
+            let component = &self.documents.components[*pod];
+            self.health(pod, component) == ComponentHealth::Healthy
+        };
+        let named = |pod: &PodName| {
+            let found = store.list().iter().find(|(_, listed)| listed.name == pod.component.as_str());
+            Some((pod.component.clone(), *found?.0))
+        };
+        of_role(&self.documents, id, Role::Etcd).filter(works).filter_map(named).collect()
+    }
+
+    /// Starts members, executes the orders of a plan, and lets the members catch up.
+    fn change_stores(&mut self, orders: &BTreeMap<ClusterId, StoreOrder>) {
+        for cluster in self.documents.clusters.values() {
+            let (Some(id), Some(status)) = (cluster.id(), &cluster.status) else { continue };
+            let Some(etcd) = &status.etcd else { continue };
+            let new = || StoreModel::new(&etcd.initial_cluster, id.as_str());
+            let store = self.stores.entry(id.clone()).or_insert_with(new);
+            for (name, start) in
+                etcd.members.iter().filter_map(|(name, member)| Some((name, member.started_with.as_ref()?)))
+            {
+                let pod = PodName { cluster: id.clone(), component: name.clone() };
+                let runs = self.machines.values().any(|machine| machine.state.runs(&pod));
+                let urls = start.initial_cluster[name].iter().cloned().collect();
+                // A member that has started before keeps its id.
+                let _ = runs.then(|| store.start(name.as_str(), &urls, &start.initial_cluster));
+            }
+        }
+        for id in self.stores.keys().cloned().collect::<Vec<_>>() {
+            let up = self.members(&id).into_values().collect();
+            let store = self.stores.get_mut(&id).unwrap();
+            if let Some(order) = orders.get(&id) {
+                store.execute(order, &up).unwrap();
+            }
+            store.tick(&up, &BTreeSet::new());
+        }
     }
 
     fn machine_seen(
@@ -165,6 +218,7 @@ impl World {
         let seen = keelway_planner::PassObservation::of(self.look(), BTreeMap::new());
         self.bound.extend(preview.plan.bindings.iter().map(|id| id.as_str().to_owned()));
         let configs = machine_configs(&preview.plan.documents, &seen).unwrap();
+        let orders = preview.plan.stores.clone();
         self.documents = preview.plan.documents;
         for (name, actions) in preview.machines {
             let machine = self.machines.get_mut(&name).unwrap();
@@ -186,7 +240,19 @@ impl World {
             let running: BTreeSet<PodName> = machine.state.sandboxes.iter().map(|found| found.pod.clone()).collect();
             machine.state.servers.retain(|pod, _| running.contains(pod));
         }
+        self.change_stores(&orders);
         settled
+    }
+
+    /// Runs passes until the next one orders this of a store.
+    pub(super) fn pass_until_ordered(&mut self, order: &str) {
+        for _ in 0..MOST_PASSES {
+            if self.preview().plan.stores.values().any(|found| found.to_string().starts_with(order)) {
+                return;
+            }
+            self.pass();
+        }
+        panic!("it is not ordered: {:?}", self.preview().plan.waiting);
     }
 
     /// Runs passes until nothing is left to do.

@@ -408,7 +408,8 @@ fn members(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
         let there = |member: &ComponentName| {
             documents.components.contains_key(&PodName { cluster: id.clone(), component: member.clone() })
         };
-        for member in known.into_iter().flat_map(BTreeMap::keys).filter(|member| !there(member)) {
+        let staying = store.into_iter().flat_map(|store| store.staying_members()).map(|(member, _)| member);
+        for member in staying.filter(|member| !there(member)) {
             if !seen.broken.contains(&DocumentKind::Component) {
                 let problem = format!("Component {member} does not exist, and Keelway cannot recreate its data");
                 add(Fault::of(field("status.etcd.members", member.as_str()), problem, restore_help("its document")));

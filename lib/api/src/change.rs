@@ -261,12 +261,14 @@ impl Documents {
     fn addresses_of_members<'a>(&'a self, cluster: &'a Cluster) -> Vec<(&'a ComponentName, &'a ComponentSpec, IpAddr)> {
         let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
         let (Some(store), Some(id)) = (store, cluster.id()) else { return Vec::new() };
-        let member = |(name, urls): (&'a ComponentName, &Vec<String>)| {
+        let member = |name: &'a ComponentName| {
             let component = self.components.get(&pod(id, name))?;
+            let urls = store.peer_urls(name)?;
             let address: SocketAddr = urls.first()?.strip_prefix("https://")?.parse().ok()?;
             Some((name, &component.spec, address.ip()))
         };
-        store.initial_cluster.iter().filter_map(member).collect()
+        let added = store.members.keys().filter(|name| !store.initial_cluster.contains_key(*name));
+        store.initial_cluster.keys().chain(added).filter_map(member).collect()
     }
 }
 

@@ -14,7 +14,8 @@ use crate::{
     class_status::ClassStatus,
     condition,
     duration::Span,
-    name::{ClusterId, ClusterRef, ComponentName},
+    membership::{MemberStart, MembershipChange},
+    name::{ClusterId, ClusterRef, ComponentName, HypervisorName},
     quantity::{Cpu, Memory},
     release::KEELWAY_UNRECORDED,
     role::Role,
@@ -127,10 +128,15 @@ pub struct KeelwayStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EtcdSpec {
-    /// The number of members: 1, 3, 5 or 7. An even number tolerates no more failures than the odd number below it.
+    /// The number of members: 1, 3, 5 or 7. An even number tolerates no more failures than the odd number below it. A
+    /// change adds or removes one member after the other.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 7))]
     pub replicas: u32,
+    /// How long a member's machine may be unreachable before another member replaces it. The default is 10m. Members
+    /// are replaced only while the others have a majority.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replace_after: Option<Span>,
     /// The maximum size of each member's database, from 256Mi to 8Gi. The default is 4Gi. A full database rejects
     /// writes. A change replaces the members one after the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -416,7 +422,7 @@ fn authority_ttl() -> Span {
 
 impl Default for EtcdSpec {
     fn default() -> Self {
-        Self { replicas: one(), quota: None, resources: None, snapshots: None }
+        Self { replicas: one(), replace_after: None, quota: None, resources: None, snapshots: None }
     }
 }
 
@@ -535,6 +541,13 @@ pub struct EtcdStatus {
     /// The last snapshot, and what failed since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshots: Option<SnapshotsStatus>,
+    /// The number of the next member. The names of earlier members are never used again. If it is empty, no member was
+    /// added since the cluster's creation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_index: Option<u32>,
+    /// The change of its members that is in progress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<MembershipChange>,
 }
 
 /// An etcd member.
@@ -548,6 +561,57 @@ pub struct EtcdMember {
     /// The order to remove its data. Without this order, no machine removes the data of a member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removal: Option<RemovalReason>,
+    /// The machine that removes its data, if the store has removed the member. The member stays in this list until that
+    /// machine is observed without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removed_from: Option<HypervisorName>,
+    /// The arguments of its first start. If it is empty, the member started with `initialCluster`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_with: Option<MemberStart>,
+    /// Since when its machine does not respond, or its data is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable_since: Option<Time>,
+}
+
+/// How long a member's machine may be unreachable before another member replaces it, if the spec does not set it.
+const REPLACE_AFTER: Span = Span::minutes(10);
+
+impl EtcdSpec {
+    /// How long a member's machine may be unreachable before another member replaces it.
+    #[must_use]
+    pub fn replaces_after(&self) -> Span {
+        self.replace_after.unwrap_or(REPLACE_AFTER)
+    }
+}
+
+impl EtcdMember {
+    /// A member that may not start yet.
+    #[must_use]
+    pub fn pending(id: String) -> Self {
+        let phase = MemberPhase::Pending;
+        Self { id, phase, removal: None, removed_from: None, started_with: None, unavailable_since: None }
+    }
+
+    /// Returns whether the store has removed it.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.removed_from.is_some()
+    }
+}
+
+impl EtcdStatus {
+    /// The peer URLs of a member. None: the member is not recorded.
+    #[must_use]
+    pub fn peer_urls(&self, name: &ComponentName) -> Option<&[String]> {
+        let started_with = self.members.get(name).and_then(|member| member.started_with.as_ref());
+        let all = started_with.map_or(&self.initial_cluster, |start| &start.initial_cluster);
+        all.get(name).map(Vec::as_slice)
+    }
+
+    /// The current members without those that the store has removed.
+    pub fn staying_members(&self) -> impl Iterator<Item = (&ComponentName, &EtcdMember)> {
+        self.members.iter().filter(|(_, member)| !member.is_removed())
+    }
 }
 
 /// The phase of an etcd member. It distinguishes a member that lost its data from one that never started.

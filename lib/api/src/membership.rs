@@ -18,6 +18,28 @@ pub struct MembershipChange {
     pub component: ComponentName,
     /// Why the members change.
     pub reason: MembershipReason,
+    /// The URLs at which the peers of an added member reach it. etcd lists the member under them before it has a name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peer_urls: Vec<String>,
+}
+
+impl MembershipChange {
+    /// Returns whether the component is being added.
+    #[must_use]
+    pub fn adds(&self, component: &ComponentName) -> bool {
+        self.kind == MembershipChangeKind::Add && self.component == *component
+    }
+}
+
+impl MembershipReason {
+    /// Returns whether the member cannot serve any more, so that nothing waits for it.
+    #[must_use]
+    pub fn is_loss(self) -> bool {
+        match self {
+            Self::MachineLost | Self::Unreachable | Self::DataLost => true,
+            Self::Replicas | Self::MachineDrained => false,
+        }
+    }
 }
 
 /// What a change of a store's members does.

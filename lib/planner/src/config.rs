@@ -19,6 +19,7 @@ use keelway_api::{
 use crate::{
     ComponentRef, PassObservation, WaitBlocker, WaitKind, Waiting,
     deletion::{abandoned_removals, data_removals, is_abandoned, keeps_running},
+    membership::OutdatedServers,
     plan::Plan,
     pod::{MissingKey, PodInputs},
     replacement_turns::ReplacementTurns,
@@ -143,6 +144,12 @@ impl<'a> Configs<'a> {
     #[must_use]
     pub fn waiting(&self) -> &[Waiting] {
         &self.turns.waiting
+    }
+
+    /// For each cluster with a member that leaves its store: an API server that is to be replaced first ([`Plan::hold_store_orders`]).
+    #[must_use]
+    pub fn outdated_servers(&self) -> OutdatedServers {
+        self.turns.outdated.clone()
     }
 
     fn pod(&self, (tenant, pod, spec): Placed<'_>) -> Result<Option<Pod>, MissingKey> {
@@ -277,10 +284,11 @@ pub fn configure(
         }
         each(name, config);
     }
-    let waiting = configs.turns.waiting;
+    let (waiting, outdated) = (configs.turns.waiting, configs.turns.outdated);
     write_down(&mut plan.documents, issued);
     plan.waiting.extend(waiting);
     plan.waiting.extend(unbuildable);
+    plan.hold_store_orders(&outdated);
     Ok(())
 }
 

@@ -71,7 +71,7 @@ fn unordered_removals<'a>(
     unordered.map(|(pod, removal)| format!("{pod} (member {})", removal.member))
 }
 
-/// Whether the documents order the removal: the deleted Cluster, or the Hypervisor if the Cluster is gone.
+/// Whether the documents order the removal: the Cluster, if it is deleted or its store removed the member, or the Hypervisor if the Cluster is gone.
 fn is_ordered(documents: &Documents, machine: &HypervisorName, pod: &PodName, removal: &DataRemoval) -> bool {
     match documents.clusters.values().find(|cluster| cluster.id() == Some(&pod.cluster)) {
         Some(cluster) => is_ordered_by_cluster(cluster, pod, removal),
@@ -80,9 +80,9 @@ fn is_ordered(documents: &Documents, machine: &HypervisorName, pod: &PodName, re
 }
 
 fn is_ordered_by_cluster(cluster: &Cluster, pod: &PodName, removal: &DataRemoval) -> bool {
-    let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref()).filter(|_| cluster.deleted());
+    let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
     let member = store.and_then(|store| store.members.get(&pod.component));
-    member.is_some_and(|member| {
+    member.filter(|member| cluster.deleted() || member.is_removed()).is_some_and(|member| {
         member.id == removal.member && member.removal.map(RemovalReason::as_str) == Some(removal.reason.as_str())
     })
 }

@@ -122,16 +122,19 @@ fn order_data_removals(cluster: &mut Cluster) {
     }
 }
 
-/// The members of a deleted cluster whose data the machine is ordered to remove: those placed there, and those without a Component.
+/// The members whose data the machine is ordered to remove. Of a deleted cluster: those placed there, and those without a Component. Of another
+/// one: those that the store has removed.
 pub(crate) fn data_removals<'a>(
     tenant: &'a Tenant,
     machine: &'a HypervisorName,
 ) -> impl Iterator<Item = (PodName, DataRemoval)> + 'a {
     let store = tenant.document.status.as_ref().and_then(|status| status.etcd.as_ref());
-    let members = store.filter(|_| tenant.document.deleted()).into_iter().flat_map(|store| &store.members);
-    members.filter_map(move |(name, member)| {
+    let is_deleted = tenant.document.deleted();
+    let members = store.into_iter().flat_map(|store| &store.members);
+    members.filter(move |(_, member)| is_deleted || member.is_removed()).filter_map(move |(name, member)| {
         let placed = tenant.components.iter().find(|(pod, _)| pod.component == *name);
-        let is_here = placed.is_none_or(|(_, component)| component.spec.hypervisor == *machine);
+        let place = member.removed_from.as_ref().or_else(|| placed.map(|(_, component)| &component.spec.hypervisor));
+        let is_here = place.is_none_or(|place| place == machine);
         let pod = PodName { cluster: tenant.id.clone(), component: name.clone() };
         let reason = member.removal.filter(|_| is_here)?.as_str().to_string();
         Some((pod, DataRemoval { member: member.id.clone(), reason }))

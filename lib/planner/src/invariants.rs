@@ -12,18 +12,20 @@ use alloc::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
     ByteString, Cluster, Component, Documents, Hypervisor, Secret, Shared,
-    cluster::MemberPhase,
+    cluster::{EtcdStatus, MemberPhase},
     documents::SecretName,
     hypervisor::HypervisorRole,
     machine::{Amount, MachineConfig, Pod, PortFacts, ServerAdmin, Start},
+    membership::{MembershipChange, MembershipChangeKind},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::{API, Role},
+    store_observation::{MemberId, MemberList, StoreObservation},
 };
 
 pub use crate::violation::Violation;
 use crate::{
-    ComponentHealth, PassObservation, Plan, WaitKind, WaitSubject, Waiting, check_config, component_set::are_colocated,
-    machine_configs,
+    ComponentHealth, PassObservation, Plan, StoreOrder, WaitKind, WaitSubject, Waiting, check_config,
+    component_set::are_colocated, machine_configs,
 };
 
 /// The documents before and after a plan, and the observation that the plan used.
@@ -37,7 +39,7 @@ struct PlanTransition<'a> {
 
 type Invariant = fn(&PlanTransition) -> Vec<String>;
 
-const INVARIANTS: [(&str, Invariant); 24] = [
+const INVARIANTS: [(&str, Invariant); 28] = [
     ("a port of a machine belongs to one component", ports_are_given_once),
     ("a port is assigned from the machine's range, and is not in use", new_ports_are_free),
     ("a cluster has one ingress port, reserved on all public machines", ingress_ports_are_reserved),
@@ -48,6 +50,10 @@ const INVARIANTS: [(&str, Invariant); 24] = [
     ("etcd members share a machine only if no other machine has room", members_are_apart),
     ("the first members of a store are recorded once", first_members_stay),
     ("a member of a store keeps its id and never goes back", members_never_go_back),
+    ("a store has one change of its members at a time, which ends when the member list shows it", changes_take_turns),
+    ("the members of a store change only while a majority reports the member list", changes_have_a_list),
+    ("a member stops and loses its data only after its store removed it", removed_members_stop),
+    ("the name of a member is never used again", members_have_new_names),
     ("a client of the API server waits until one was ready, and never again", controllers_start_once),
     ("a member starts on data that was marked for it", members_start_on_their_data),
     ("nothing is placed on a machine that does not respond, or does not accept components", placements_answer),
@@ -57,7 +63,7 @@ const INVARIANTS: [(&str, Invariant); 24] = [
         deleted_clusters_leave,
     ),
     (
-        "a component is removed only with its cluster or as surplus; a member of a created store is never removed as surplus",
+        "a component is removed only with its cluster or as surplus; a member of a created store only after its store removed it",
         components_stay,
     ),
     ("replicas of a role are replaced one at a time, while the others work", replicas_take_turns),
@@ -114,6 +120,59 @@ pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
         }
     }
     found.into_iter().map(|what| Violation { invariant, what }).collect()
+}
+
+/// Returns every order to a store that is not part of the recorded change, or that may end the majority of the voters.
+#[must_use]
+pub fn check_stores(plan: &Plan, seen: &PassObservation) -> Vec<Violation> {
+    let clusters = plan.documents.clusters.iter();
+    let of_cluster = |(name, cluster): (&ClusterRef, &Shared<Cluster>)| {
+        let id = cluster.id()?;
+        let (order, store) = (plan.stores.get(id)?, etcd(cluster));
+        let seen = seen.stores.get(id).and_then(|seen| Some((seen, seen.list.as_ref()?)));
+        let broken =
+            store.zip(seen).map_or(Some("has no member list"), |(store, seen)| order_fault(order, store, seen));
+        Some(format!("{name}: `{order}` {}", broken?))
+    };
+    let invariant = "an order to a store is part of its recorded change and keeps a majority of the voters";
+    clusters.filter_map(of_cluster).map(|what| Violation { invariant, what }).collect()
+}
+
+fn order_fault(
+    order: &StoreOrder,
+    store: &EtcdStatus,
+    (seen, list): (&StoreObservation, &MemberList),
+) -> Option<&'static str> {
+    const READY_PERCENT: u64 = 90;
+    let reports = || seen.members.values().filter_map(|report| report.known());
+    let is_healthy = |id: &MemberId| reports().any(|report| report.id == *id && report.leader.is_some());
+    let voters: Vec<&MemberId> = list.iter().filter(|(_, listed)| !listed.is_learner).map(|(id, _)| id).collect();
+    let healthy = |except: Option<&MemberId>| voters.iter().filter(|id| Some(**id) != except && is_healthy(id)).count();
+    let belongs = |kind: MembershipChangeKind, component: &ComponentName| {
+        store.change.as_ref().is_some_and(|change| (change.kind, &change.component) == (kind, component))
+    };
+    let newest = reports().filter(|report| !report.is_learner).map(|report| report.raft_index).max();
+    match order {
+        StoreOrder::AddLearner { component, .. } => {
+            let is_calm = healthy(None) == voters.len() && voters.len() == list.len();
+            (!belongs(MembershipChangeKind::Add, component) || !is_calm).then_some("while a member is down or learns")
+        }
+        StoreOrder::Promote { component, id } => {
+            let index = reports().find(|report| report.id == *id).map(|report| report.raft_index);
+            let is_ready = index.zip(newest).is_some_and(|(own, newest)| own * 100 >= newest * READY_PERCENT);
+            let is_safe = (healthy(None) + 1) * 2 > voters.len() + 1;
+            (!belongs(MembershipChangeKind::Add, component) || !is_ready || !is_safe).then_some("too early")
+        }
+        StoreOrder::MoveLeader { to, .. } => (!is_healthy(to)).then_some("to a member that is down"),
+        StoreOrder::Remove { component, id, .. } => {
+            let is_learner = list.get(id).is_some_and(|listed| listed.is_learner);
+            let is_safe = is_learner || (voters.len() > 1 && healthy(Some(id)) * 2 > voters.len() - 1);
+            let leads = voters.contains(&id) && seen.leader() == Some(*id);
+            (!belongs(MembershipChangeKind::Remove, component) || !is_safe || leads)
+                .then_some("while it is needed for a majority")
+        }
+        StoreOrder::Disarm { .. } | StoreOrder::Defragment { .. } => None,
+    }
 }
 
 fn staying(documents: &Documents, id: &ClusterId, role: Role) -> usize {
@@ -367,6 +426,96 @@ fn members_never_go_back(step: &PlanTransition) -> Vec<String> {
     back.map(|(pod, _)| pod.to_string()).collect()
 }
 
+fn etcd(cluster: &Cluster) -> Option<&EtcdStatus> {
+    cluster.status.as_ref()?.etcd.as_ref()
+}
+
+/// Whether a store has removed a member, or never had it.
+fn is_removed_member(cluster: &Cluster, pod: &PodName) -> bool {
+    etcd(cluster).is_none_or(|store| {
+        let name = &pod.component;
+        let is_first = store.initial_cluster.contains_key(name);
+        store.members.get(name).map_or(!is_first || store.next_index.is_some(), |member| member.is_removed())
+    })
+}
+
+/// The stores before and after a plan, with the member list of which the plan knew.
+fn stores<'a>(
+    step: &PlanTransition<'a>,
+) -> impl Iterator<Item = (&'a ClusterRef, &'a EtcdStatus, &'a EtcdStatus, Option<&'a MemberList>)> {
+    let (before, after, seen) = (step.before, step.after, step.seen);
+    let living = after.clusters.iter().filter(|(_, cluster)| !cluster.deleted());
+    living.filter_map(move |(name, cluster)| {
+        let list = seen.stores.get(cluster.id()?).and_then(|store| store.list.as_ref());
+        Some((name, etcd(before.clusters.get(name)?)?, etcd(cluster)?, list))
+    })
+}
+
+fn lists(list: &MemberList, id: &str) -> bool {
+    id.parse().is_ok_and(|id: MemberId| list.contains_key(&id))
+}
+
+/// Whether the member list shows that a change is over: it took effect, or it was given up before it did.
+fn is_over(store: &EtcdStatus, change: &MembershipChange, list: &MemberList) -> bool {
+    let listed = list.values().find(|listed| listed.peer_urls.iter().eq(&change.peer_urls));
+    match change.kind {
+        MembershipChangeKind::Add => listed.is_none_or(|listed| !listed.is_learner),
+        MembershipChangeKind::Remove => {
+            store.members.get(&change.component).is_none_or(|member| !lists(list, &member.id))
+        }
+    }
+}
+
+fn changes_take_turns(step: &PlanTransition) -> Vec<String> {
+    let broken = stores(step).filter(|(_, before, after, list)| {
+        let Some(change) = &before.change else { return false };
+        let continues = after.change.as_ref().is_some_and(|now| now.component == change.component);
+        !continues && !list.is_some_and(|list| is_over(before, change, list))
+    });
+    broken.map(|(name, ..)| name.to_string()).collect()
+}
+
+fn changes_have_a_list(step: &PlanTransition) -> Vec<String> {
+    let blind = stores(step).filter(|(_, before, after, list)| list.is_none() && before.change != after.change);
+    blind.map(|(name, ..)| name.to_string()).collect()
+}
+
+fn removed_members_stop(step: &PlanTransition) -> Vec<String> {
+    let mut found = Vec::new();
+    for (cluster, before, after, list) in stores(step) {
+        for (name, member) in &after.members {
+            let was_ordered = before.members.get(name).is_some_and(|before| before.removal.is_some());
+            let is_listed = list.is_none_or(|list| lists(list, &member.id));
+            if member.removal.is_some() && !was_ordered && is_listed {
+                found.push(format!("{cluster}: the data of {name}"));
+            }
+        }
+    }
+    let stopping = step.after.components.iter().filter(|(pod, component)| {
+        let was_stopping = step.before.components.get(*pod).is_none_or(|before| before.is_stopping());
+        component.spec.role == Role::Etcd && component.is_stopping() && !was_stopping
+    });
+    let early = stopping.filter(|(pod, component)| {
+        let cluster = step.after.clusters.get(&component.spec.cluster).filter(|cluster| !cluster.deleted());
+        cluster.is_some_and(|cluster| etcd(cluster).is_some() && !is_removed_member(cluster, pod))
+    });
+    found.extend(early.map(|(pod, _)| pod.to_string()));
+    found
+}
+
+fn members_have_new_names(step: &PlanTransition) -> Vec<String> {
+    let new = step.new_components().filter(|(pod, component)| {
+        let store = step.before.clusters.get(&component.spec.cluster).and_then(|cluster| etcd(cluster));
+        let is_used = |store: &EtcdStatus| {
+            store.initial_cluster.contains_key(&pod.component)
+                || store.members.contains_key(&pod.component)
+                || component.spec.index < store.next_index.unwrap_or_default()
+        };
+        component.spec.role == Role::Etcd && store.is_some_and(is_used)
+    });
+    new.map(|(pod, _)| pod.to_string()).collect()
+}
+
 fn controllers_start_once(step: &PlanTransition) -> Vec<String> {
     let initialized = |documents: &Documents, cluster: &ClusterRef| {
         let status = documents.clusters.get(cluster).and_then(|cluster| cluster.status.as_ref());
@@ -451,7 +600,7 @@ fn deleted_clusters_leave(step: &PlanTransition) -> Vec<String> {
 
 fn components_stay(step: &PlanTransition) -> Vec<String> {
     let gone = step.before.components.iter().filter(|(pod, _)| !step.after.components.contains_key(pod));
-    gone.filter(|(_, component)| {
+    gone.filter(|(pod, component)| {
         let Some(cluster) = step.before.clusters.get(&component.spec.cluster) else { return true };
         let born = cluster.status.as_ref().is_some_and(|status| status.etcd.is_some());
         let of_role = step.after.components_of(cluster.id().unwrap_or(&component.spec.cluster_id));
@@ -463,7 +612,8 @@ fn components_stay(step: &PlanTransition) -> Vec<String> {
             .filter(|(_, other)| other.spec.role == Role::Ingress && !other.is_leaving())
             .any(|(_, other)| are_colocated(&other.spec, &component.spec));
         let may_go = match component.spec.role {
-            Role::Etcd => surplus && !born,
+            Role::Etcd if born => is_removed_member(cluster, pod),
+            Role::Etcd => surplus,
             Role::Gateway => ingress_goes || !cluster.spec.has_vpn(),
             Role::KubeApiserver
             | Role::KubeControllerManager

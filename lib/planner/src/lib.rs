@@ -32,6 +32,7 @@ pub mod invariants;
 mod keelway_upgrade;
 mod machine_deletion;
 mod machine_refusal;
+mod membership;
 mod mint;
 mod minted;
 mod newer;
@@ -54,6 +55,8 @@ mod status;
 mod steps;
 mod store_creation;
 mod store_health;
+#[cfg(feature = "testing")]
+pub mod store_model;
 mod store_observation;
 mod store_order;
 mod store_queries;
@@ -88,6 +91,7 @@ pub use installation::{
     installation_certificates, installation_driver, installation_revoked,
 };
 pub use machine_refusal::{MachineRefusal, later_leader_text};
+pub use membership::{OutdatedServers, changes_members};
 pub use mint::{CertificateSubject, MintRequest};
 pub use minted::UnusableReason;
 pub use observation::{CertificateSeen, ComponentHealth, ObservedCertificates, PassObservation};

@@ -8,6 +8,7 @@ use alloc::{
 use keelway_api::{
     Component, Documents, Newer,
     component::ComponentSpec,
+    jiff::Timestamp,
     name::{ClusterId, ClusterRef, PodName},
     role::Role,
     validated::ValidatedCluster,
@@ -19,6 +20,7 @@ use crate::{
     enrollment,
     fleet::FleetCapacity,
     gateways,
+    membership::{self, StoreContext},
     placement_choice::{Placement, PlacementRequest},
     placement_error::PlacementError,
     plan::{Plan, PlanScope},
@@ -33,7 +35,7 @@ pub(crate) fn plan_components(
     plan: &mut Plan,
     world: &ValidatedDocuments,
     seen: &PassObservation,
-    part: PlanScope<'_>,
+    (part, now): (PlanScope<'_>, Timestamp),
 ) {
     let mut fleet = FleetCapacity::of(&plan.documents, part, world, seen);
     // A new cluster waits for them, so that it is spread over all machines.
@@ -47,13 +49,18 @@ pub(crate) fn plan_components(
             plan.wait(name, WaitBlocker::StartingAgents(starting.clone()));
             continue;
         }
-        let roles = Role::ALL.into_iter().filter(|role| *role != Role::Gateway);
+        let is_born = born(&plan.documents, name);
+        let is_by_number = |role: &Role| *role != Role::Gateway && !(is_born && *role == Role::Etcd);
+        let roles = Role::ALL.into_iter().filter(is_by_number);
         let wanted: Vec<_> = roles.map(|role| (role, document.spec.replicas(role))).collect();
         if document.spec.replicas(Role::Ingress) > 0 {
             plan_ingress_port(plan, &mut fleet, name);
         }
         retirement::note_ready(plan, seen, id);
         add_ports(plan, seen, &mut fleet, name, id);
+        if is_born {
+            membership::plan_members(plan, &mut fleet, StoreContext { world, seen, now, id, cluster });
+        }
         for (role, wanted) in unfinished(&plan.documents, &fleet, id, wanted) {
             retirement::call_back(plan, (id, cluster), role, wanted);
             retirement::retire_surplus(plan, seen, &mut fleet, (id, cluster), role, wanted);
@@ -154,10 +161,6 @@ fn place_missing(
         }
         missing -= 1;
         let component = ComponentRef::of(&cluster.reference, &pod);
-        if role == Role::Etcd && born(&plan.documents, &cluster.reference) {
-            plan.block(component, WaitBlocker::MembersStay);
-            continue;
-        }
         match place(&plan.documents, world, fleet, cluster, (&pod, role, index)) {
             Ok(document) => enter(plan, fleet, pod, document),
             Err(why) => plan.block(component, why),
@@ -166,7 +169,7 @@ fn place_missing(
 }
 
 /// The document of a new component.
-fn place(
+pub(crate) fn place(
     documents: &Documents,
     world: &ValidatedDocuments,
     fleet: &mut FleetCapacity,

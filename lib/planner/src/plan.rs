@@ -11,10 +11,13 @@ use core::fmt;
 use keelway_api::{
     Documents,
     jiff::Timestamp,
+    membership::{MembershipChangeKind, MembershipReason},
     name::{ClusterId, ClusterRef, HypervisorName},
 };
 
-use crate::{ComponentRef, MintRequest, StoreOrder, WaitBlocker, WaitKind, WaitSubject, Waiting, waves::Waves};
+use crate::{
+    ComponentRef, MintRequest, StoreOrder, WaitBlocker, WaitKind, WaitSubject, Waiting, store_order, waves::Waves,
+};
 
 /// What one pass decided.
 #[derive(Debug, Clone, PartialEq)]
@@ -93,6 +96,15 @@ pub enum Decision {
         cluster: ClusterRef,
         /// The number of members.
         members: usize,
+    },
+    /// A change of a store's members begins.
+    ChangeMembers {
+        /// The component that is added or removed.
+        component: ComponentRef,
+        /// What the change does.
+        kind: MembershipChangeKind,
+        /// Why the members change.
+        reason: MembershipReason,
     },
     /// A missing bundle was derived from the other values of its Secret.
     RestoreBundle {
@@ -185,6 +197,12 @@ impl fmt::Display for Decision {
                 write!(f, "replace Keelway's components of {cluster}: from {from} to {to}")
             }
             Self::CreateStore { cluster, members } => write!(f, "record {} of {cluster}", first_members(*members)),
+            Self::ChangeMembers { component, kind: MembershipChangeKind::Add, reason } => {
+                write!(f, "add the etcd member {component}: {}", store_order::text_of_addition(*reason))
+            }
+            Self::ChangeMembers { component, kind: MembershipChangeKind::Remove, reason } => {
+                write!(f, "remove the etcd member {component}: {}", store_order::text_of_removal(*reason))
+            }
             Self::RestoreBundle { owner, secret, key } => {
                 write!(f, "restore {key} of the Secret {secret} of {owner}: it is derived from its other values")
             }

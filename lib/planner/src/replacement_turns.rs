@@ -10,8 +10,12 @@ use keelway_api::{
 };
 
 use crate::{
-    ComponentRef, PassObservation, WaitBlocker, WaitKind, Waiting, component_set::are_colocated,
-    haproxy_name::server_name, tenant::Tenant, waves::is_upgrading,
+    ComponentRef, PassObservation, WaitBlocker, WaitKind, Waiting,
+    component_set::are_colocated,
+    haproxy_name::server_name,
+    membership::{OutdatedServers, is_awaited},
+    tenant::Tenant,
+    waves::is_upgrading,
 };
 
 /// The pods that are held, and those that wait.
@@ -20,6 +24,8 @@ pub(crate) struct ReplacementTurns<'a> {
     held: BTreeSet<&'a PodName>,
     /// Components that wait for their turn to be replaced.
     pub(crate) waiting: Vec<Waiting>,
+    /// API servers that are to be replaced before a member leaves their store.
+    pub(crate) outdated: OutdatedServers,
 }
 
 impl<'a> ReplacementTurns<'a> {
@@ -43,6 +49,10 @@ impl<'a> ReplacementTurns<'a> {
         }
         if tenant.document.deleted() {
             return;
+        }
+        if is_awaited(tenant.document) {
+            let outdated = Replicas::of(tenant, seen, Role::KubeApiserver, None).replaced(&wanted);
+            self.outdated.extend(outdated.first().map(|name| (tenant.id.clone(), name.component.clone())));
         }
         // The machine of the ingress whose turn it is. A gateway on another machine must not stop at the same time.
         let mut public_turn: Option<&HypervisorName> = None;

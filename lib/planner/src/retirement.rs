@@ -14,7 +14,7 @@ use keelway_api::{
 
 use crate::{
     ComponentRef, Decision, PassObservation, WaitBlocker, WaitKind, Waiting,
-    component_set::{are_colocated, born, count_staying, of_role},
+    component_set::{are_colocated, count_staying, of_role},
     deletion::{answers, is_machine_lost},
     fleet::FleetCapacity,
     haproxy_name::server_name,
@@ -34,8 +34,8 @@ pub(crate) fn note_ready(plan: &mut Plan, seen: &PassObservation, id: &ClusterId
     }
 }
 
-/// Retires replicas above the wanted number, those on drained machines first, then those with the highest number. Members of a created store
-/// stay: this function does not change the membership of a store.
+/// Retires replicas above the wanted number, those on drained machines first, then those with the highest number. The members of a created store
+/// are not its concern ([`crate::membership`]).
 pub(crate) fn retire_surplus(
     plan: &mut Plan,
     seen: &PassObservation,
@@ -44,7 +44,6 @@ pub(crate) fn retire_surplus(
     role: Role,
     wanted: u32,
 ) {
-    let kept = role == Role::Etcd && born(&plan.documents, &cluster.reference);
     let rank = |spec: &ComponentSpec| (must_move(fleet, spec), spec.index);
     let mut stay: Vec<((bool, u32), PodName)> = of_role(&plan.documents, id, role)
         .filter(|(_, component)| !component.is_leaving())
@@ -54,9 +53,7 @@ pub(crate) fn retire_surplus(
     let surplus = stay.split_off(stay.len().min(wanted as usize));
     for ((drained, _), pod) in surplus {
         let component = ComponentRef::of(&cluster.reference, &pod);
-        if kept {
-            plan.block(component, WaitBlocker::MembersStay);
-        } else if let Some(others) = still_needed(&plan.documents, seen, role, drained, &stay) {
+        if let Some(others) = still_needed(&plan.documents, seen, role, drained, &stay) {
             plan.wait_in_progress(component, WaitBlocker::ReadyReplicas(others));
         } else {
             let reason = match plan.documents.components.get(&pod).filter(|_| drained) {
@@ -125,7 +122,7 @@ pub(crate) fn call_back(plan: &mut Plan, (id, cluster): (&ClusterId, &ValidatedC
     }
 }
 
-/// Whether a component is to move to another machine. Members of stores do not move, because the replacement would have to get their data.
+/// Whether a component is to move to another machine. Members of created stores are replaced by [`crate::membership`].
 pub(crate) fn must_move(fleet: &FleetCapacity, spec: &ComponentSpec) -> bool {
     spec.role != Role::Etcd && fleet.drains(&spec.hypervisor)
 }

@@ -183,21 +183,11 @@ fn inventory(status: &mut HypervisorStatus, state: &MachineState) -> bool {
 
 /// The condition `Drained` of a machine that is drained, from the roles of the components on it.
 fn drained(here: &[Role]) -> ConditionValue {
-    let members = here.iter().filter(|role| **role == Role::Etcd).count();
-    let others = here.len() - members;
     if here.is_empty() {
-        verdict(ConditionStatus::True, ConditionReason::Empty, "no component is on it")
-    } else if others == 0 {
-        let message =
-            format!("all components but {} left: etcd members do not move yet", count(members, "etcd member"));
-        verdict(ConditionStatus::False, ConditionReason::MembersStay, message)
-    } else {
-        verdict(
-            ConditionStatus::False,
-            ConditionReason::Moving,
-            format!("{} to move, each once its replacement is ready", count(others, "component")),
-        )
+        return verdict(ConditionStatus::True, ConditionReason::Empty, "no component is on it");
     }
+    let message = format!("{} to move, each once its replacement is ready", count(here.len(), "component"));
+    verdict(ConditionStatus::False, ConditionReason::Moving, message)
 }
 
 /// What runs on a machine, indexed by pod and sandbox.

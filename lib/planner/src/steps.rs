@@ -64,7 +64,7 @@ pub fn plan_part(
     store_creation::wait_for_changes(&mut plan, &world);
     deletion::plan_deletions(&mut plan, &world, seen, &Time(now));
     keelway_upgrade::plan_waves(&mut plan, part, &Time(now));
-    placement::plan_components(&mut plan, &world, seen, part);
+    placement::plan_components(&mut plan, &world, seen, (part, now));
     store_creation::plan_births(&mut plan, &world, &Time(now));
     store_creation::plan_member_phases(&mut plan, &world, seen);
     store_creation::plan_initialization(&mut plan, &world, seen);

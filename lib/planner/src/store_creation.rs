@@ -101,13 +101,15 @@ pub(crate) fn store(
 ) -> EtcdStatus {
     let ids = initial_cluster.iter().map(|(name, urls)| (name, etcd_ids::member(urls, token.as_str())));
     let ids: BTreeMap<_, _> = ids.collect();
-    let member = |id: u64| EtcdMember { id: format!("{id:x}"), phase: MemberPhase::Pending, removal: None };
+    let member = |id: u64| EtcdMember::pending(format!("{id:x}"));
     EtcdStatus {
         born_at: now.clone(),
         cluster_id: Some(format!("{:x}", etcd_ids::cluster(ids.values().copied()))),
         members: ids.into_iter().map(|(name, id)| (name.clone(), member(id))).collect(),
         initial_cluster,
         snapshots: None,
+        next_index: None,
+        change: None,
     }
 }
 

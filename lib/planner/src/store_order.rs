@@ -70,7 +70,7 @@ impl fmt::Display for StoreOrder {
             Self::Promote { component, id } => write!(f, "promote {component} ({id}), which has caught up"),
             Self::MoveLeader { from, to } => write!(f, "move the leader from {from} to {to}"),
             Self::Remove { component, id, reason } => {
-                write!(f, "remove the member {component} ({id}): {}", text(*reason))
+                write!(f, "remove the member {component} ({id}): {}", text_of_removal(*reason))
             }
             Self::Disarm { id, alarm } => write!(f, "disarm the alarm {alarm} of {id}"),
             Self::Defragment { component, id } => write!(f, "defragment {component} ({id})"),
@@ -78,13 +78,24 @@ impl fmt::Display for StoreOrder {
     }
 }
 
-/// A reason, for people.
-pub(crate) fn text(reason: MembershipReason) -> &'static str {
+/// Why a member is removed, for people.
+pub(crate) fn text_of_removal(reason: MembershipReason) -> &'static str {
     match reason {
-        MembershipReason::Replicas => "spec.etcd.replicas differs from the number of members",
+        MembershipReason::Replicas => "the store has more members than spec.etcd.replicas",
         MembershipReason::MachineDrained => "its machine is drained",
         MembershipReason::MachineLost => "its machine is lost",
-        MembershipReason::Unreachable => "it has not responded for spec.etcd.replaceAfter",
+        MembershipReason::Unreachable => "its machine has been unreachable for spec.etcd.replaceAfter",
         MembershipReason::DataLost => "its data is gone",
+    }
+}
+
+/// Why a member is added, for people.
+pub(crate) fn text_of_addition(reason: MembershipReason) -> &'static str {
+    match reason {
+        MembershipReason::Replicas => "the store has fewer members than spec.etcd.replicas",
+        MembershipReason::MachineDrained => "it replaces a member whose machine is drained",
+        MembershipReason::MachineLost => "it replaces a member whose machine is lost",
+        MembershipReason::Unreachable => "it replaces a member whose machine is unreachable",
+        MembershipReason::DataLost => "it replaces a member whose data is gone",
     }
 }

@@ -17,10 +17,11 @@ use keelway_api::{
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     release::KEELWAY,
     role::Role,
+    store_observation::MemberId,
 };
 
 use crate::{
-    ComponentRef, MachineRefusal, MissingKey, PlacementError,
+    ComponentRef, MachineRefusal, MissingKey, PlacementError, StoreOrder,
     installation::RESTORE,
     minted::UnusableReason,
     recover::role_of,
@@ -101,8 +102,7 @@ pub enum WaitBlocker {
     )]
     FullDisk,
     #[error(
-        "{} to leave it: `keelway hypervisor drain {machine}` (spec.drain) moves all components but etcd members; etcd members are \
-         removed with their clusters",
+        "{} to leave it: `keelway hypervisor drain {machine}` (spec.drain) moves all components",
         first_of(.components)
     )]
     HeldComponents { machine: HypervisorName, components: Vec<ComponentRef> },
@@ -154,8 +154,37 @@ pub enum WaitBlocker {
     // Of components.
     #[error("{0}")]
     Placement(#[from] PlacementError),
-    #[error("spec.etcd.replicas to be set back: changing the members of a created store is not supported yet")]
-    MembersStay,
+    #[error("its etcd members to report the member list")]
+    MemberList,
+    #[error(
+        "a majority of its etcd members: {responding} of {asked} respond, and none reports the member list; no member is changed until then"
+    )]
+    StoreMajority { responding: usize, asked: usize },
+    #[error(
+        "a person: the member {id} ({name:?}) of its etcd is not recorded in status.etcd; if it is not needed, remove it with \
+         `etcdctl member remove {id}`; no member is changed until then"
+    )]
+    UnknownMember { id: MemberId, name: String },
+    #[error("etcd: {0}")]
+    StoreOrder(StoreOrder),
+    #[error("{0} to be healthy: a member is added only while all others are")]
+    HealthyVoter(ComponentName),
+    #[error("the start of its etcd as a learner")]
+    LearnerStart,
+    #[error("its etcd to catch up: it has {percent} % of the log")]
+    LearnerBehind { percent: u64 },
+    #[error("a majority of healthy etcd members: with its vote, {healthy} of {voters} would be healthy")]
+    MajorityAfterPromotion { healthy: usize, voters: usize },
+    #[error("a majority of healthy etcd members: without it, {healthy} of {voters} would be healthy")]
+    MajorityAfterRemoval { healthy: usize, voters: usize },
+    #[error("its etcd to elect a leader")]
+    StoreLeader,
+    #[error("{0} to stop using it")]
+    ServerOfMember(ComponentName),
+    #[error("its machine: if it does not respond until {0}, another member replaces it")]
+    UnavailableMember(Timestamp),
+    #[error("its removal: it is no etcd member")]
+    UnusedMember,
     #[error("{} to be ready before it leaves", joined(.0, " or "))]
     ReadyReplicas(Vec<ComponentName>),
     #[error("{0} to stop sending it connections")]
@@ -194,7 +223,8 @@ pub enum WaitBlocker {
         if *.is_only_member {
             "it was the only member: restore the directory, or the cluster's data is lost; if you cannot, delete the cluster"
         } else {
-            "the other members continue without it: restore the directory as it was; a later release will replace the member"
+            "the other members continue without it: restore the directory as it was, or another member replaces it after \
+             spec.etcd.replaceAfter"
         }
     )]
     LostData { pod: PodName, machine: HypervisorName, is_only_member: bool },

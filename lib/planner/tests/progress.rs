@@ -181,11 +181,6 @@ fn what_nobody_began_blocks() {
     assert_eq!((status, reason), ("False", "Blocked"));
     assert!(message.ends_with(" waits for its machine to respond"), "{message}");
     world.silent.clear();
-
-    world.cluster().spec.etcd.replicas = 5;
-    world.settle();
-    let message = "c1/etcd-3 waits for spec.etcd.replicas to be set back: changing the members of a created store is not supported yet";
-    assert_eq!(world.progressing(), ("False", "Blocked", message));
 }
 
 #[test]

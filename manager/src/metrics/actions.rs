@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use keelway_api::membership::MembershipChangeKind;
 use keelway_planner::{Decision, MintRequest};
 use keelway_reconciler::{ApplyOutcome, PassOutcome, store_subject};
 
@@ -13,7 +14,8 @@ pub(super) struct ActionKind {
 }
 
 /// All kinds and results. A decision is saved with its pass, so it cannot fail separately. An effect can.
-pub(super) const KINDS: [ActionKind; 20] = [
+pub(super) const KINDS: [ActionKind; 22] = [
+    done("add-member"),
     done("bear"),
     done("restore"),
     done("bind"),
@@ -33,6 +35,7 @@ pub(super) const KINDS: [ActionKind; 20] = [
     failed("order"),
     done("place"),
     done("release"),
+    done("remove-member"),
     done("retire"),
 ];
 
@@ -94,6 +97,8 @@ fn of_decision(decision: &Decision) -> &'static str {
         Decision::UpgradeComponent { .. } => "upgrade",
         Decision::UpgradeKeelway { .. } => "upgrade-keelway",
         Decision::CreateStore { .. } => "bear",
+        Decision::ChangeMembers { kind: MembershipChangeKind::Add, .. } => "add-member",
+        Decision::ChangeMembers { kind: MembershipChangeKind::Remove, .. } => "remove-member",
         Decision::RestoreBundle { .. } => "restore",
         Decision::RemoveCluster { .. } => "forget",
         Decision::RemoveHypervisor { .. } => "release",

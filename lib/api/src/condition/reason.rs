@@ -100,15 +100,12 @@ reasons! {
     Empty, NORMAL, "Hypervisor", "Drained":
         "the machine has no components"
         => "nothing; you can remove the machine";
-    MembersStay, WARNING, "Hypervisor", "Drained":
-        "only etcd members are left on the machine, and they do not move"
-        => "run `keelway hypervisor uncordon NAME`, or delete the clusters of these members";
     Moving, NORMAL, "Hypervisor", "Drained":
         "components will move to other machines"
         => "run `keelway reconcile` until the reason is `Empty`";
     HoldsComponents, NORMAL, "Hypervisor", "Deleting":
         "the Hypervisor is being deleted, but its machine has components: the document is removed after the last of them, and no new component is placed on the machine"
-        => "run `keelway hypervisor drain NAME` (`spec.drain`) to move components; etcd members stay until their clusters are deleted";
+        => "run `keelway hypervisor drain NAME` (`spec.drain`) to move components";
     HoldsAgent, NORMAL, "Hypervisor", "Deleting":
         "the Hypervisor is being deleted, but the agent that Keelway started runs on its machine, or the machine does not respond"
         => "wait; if the machine is gone for good, set the annotation `keelway.dev/lost: \"true\"`";

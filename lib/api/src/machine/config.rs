@@ -49,6 +49,8 @@ pub struct DataRemoval {
 pub enum RemovalReason {
     /// Its cluster is deleted.
     ClusterDeleted,
+    /// The store has removed the member.
+    MemberRemoved,
 }
 
 impl RemovalReason {
@@ -57,6 +59,7 @@ impl RemovalReason {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ClusterDeleted => "ClusterDeleted",
+            Self::MemberRemoved => "MemberRemoved",
         }
     }
 }

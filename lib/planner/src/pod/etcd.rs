@@ -28,8 +28,8 @@ impl PodInputs<'_> {
         let [peer, peer_key] = self.certificate("peer")?;
         // etcd reads an authority once, and certificates at each handshake.
         let authority = self.shared("ca.crt", secret_names::ETCD, "bundle.crt", OnChange::Restart)?;
-        let members: Vec<_> = self
-            .first_members()?
+        let (initial_cluster, state) = self.first_start()?;
+        let members: Vec<_> = initial_cluster
             .iter()
             .flat_map(|(name, urls)| urls.iter().map(move |url| format!("{name}={url}")))
             .collect();
@@ -52,7 +52,7 @@ impl PodInputs<'_> {
                 flag("initial-advertise-peer-urls", self.member_url(PEER)),
                 flag("initial-cluster", members.join(",")),
                 flag("initial-cluster-token", self.tenant.id),
-                flag("initial-cluster-state", "new"),
+                flag("initial-cluster-state", state),
                 flag("cert-file", at("server.crt")),
                 flag("key-file", at("server.key")),
                 flag("trusted-ca-file", at("ca.crt")),
@@ -83,6 +83,20 @@ impl PodInputs<'_> {
         let identity = CertificateFiles { certificate: "peer.crt".to_string(), key: "peer.key".to_string() };
         let name = self.pod.component.as_str();
         self.https(self.machine.private.first(), CLIENT, "/livez", (name, "ca.crt"), Some(identity))
+    }
+
+    /// The members with which this one starts for the first time, and whether they form a new store. The arguments never change, so a change of the
+    /// members restarts none.
+    fn first_start(&self) -> Result<(&BTreeMap<ComponentName, Vec<String>>, &'static str), MissingKey> {
+        let first = self.first_members()?;
+        let name = &self.pod.component;
+        let store = self.tenant.document.status.as_ref().and_then(|status| status.etcd.as_ref());
+        match store.and_then(|store| store.members.get(name)?.started_with.as_ref()) {
+            Some(start) => Ok((&start.initial_cluster, "existing")),
+            None if first.contains_key(name) => Ok((first, "new")),
+            // etcd does not list it yet.
+            None => Err(MissingKey::new("status.etcd.members (its id)")),
+        }
     }
 
     /// The members of the static initial cluster. The error: they are not recorded yet.

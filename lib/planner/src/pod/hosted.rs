@@ -49,6 +49,7 @@ impl PodInputs<'_> {
         let stores = self.siblings(Role::Etcd);
         let Some(hosting) = self.world.hosting() else {
             return stores
+                .filter(|(pod, ..)| self.is_voter(&pod.component))
                 .filter_map(|(_, spec, machine)| Some(url(machine.private.first()?, spec.port(CLIENT))))
                 .collect();
         };

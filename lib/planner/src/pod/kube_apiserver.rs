@@ -11,6 +11,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
     change::ClusterBirth,
     machine::{OnChange, PodFile, sha256_hex},
+    name::ComponentName,
     role::SECURE,
 };
 use serde_json::json;
@@ -86,6 +87,15 @@ impl PodInputs<'_> {
         command.extend(self.network_flags());
         command.extend(self.extra_flags());
         command
+    }
+
+    /// Whether an etcd member is not merely being added. A learner serves no requests.
+    pub(super) fn is_voter(&self, member: &ComponentName) -> bool {
+        let store = self.tenant.document.status.as_ref().and_then(|status| status.etcd.as_ref());
+        store.is_none_or(|store| {
+            let is_member = store.members.contains_key(member) || store.initial_cluster.contains_key(member);
+            is_member && !store.change.as_ref().is_some_and(|change| change.adds(member))
+        })
     }
 
     fn identity_flags(&self) -> Vec<String> {

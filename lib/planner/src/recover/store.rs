@@ -45,7 +45,8 @@ impl<'a> HeldMember<'a> {
 
     /// Why a member does not belong to this store.
     pub(super) fn reason_not_in_store(&self, store: &EtcdStatus) -> Option<UnclearReason> {
-        let is_same = self.initial_cluster == store.initial_cluster;
+        let start = store.members.get(&self.held.name.component).and_then(|member| member.started_with.as_ref());
+        let is_same = self.initial_cluster == *start.map_or(&store.initial_cluster, |start| &start.initial_cluster);
         (!is_same).then_some(UnclearReason::OtherMembers)
     }
 }
@@ -68,6 +69,9 @@ pub(super) fn rebuilt(id: &ClusterId, members: &[HeldMember], now: &Time) -> Res
         let command = command(member.held.pod);
         if flag(command, "initial-cluster-token") != Some(id.as_str()) {
             return Err(UnclearReason::OtherStore(member.held.name.component.clone()));
+        }
+        if flag(command, "initial-cluster-state") == Some("existing") {
+            return Err(UnclearReason::ReplacedMembers);
         }
         if member.initial_cluster != first.initial_cluster
             || !member.initial_cluster.contains_key(&member.held.name.component)

@@ -33,6 +33,8 @@ pub enum UnclearReason {
     OtherStore(ComponentName),
     #[error("the members on machines were created with different initial members")]
     DifferentMembers,
+    #[error("members of its store were replaced, which machines do not record: restore the documents from a backup")]
+    ReplacedMembers,
     #[error("it was created with other members than status.etcd of its cluster records")]
     OtherMembers,
     #[error("--{flag} is {found}, but {field} is {recorded}: restore {field}, and run keelway recover again")]

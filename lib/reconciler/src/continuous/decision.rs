@@ -149,13 +149,14 @@ fn wanted(
     seen: &PassObservation,
     now: Timestamp,
 ) -> Result<(Plan, BTreeMap<HypervisorName, DesiredPods>), PassError> {
-    let (wants, waiting) = {
+    let (wants, waiting, outdated) = {
         let world = ValidatedDocuments::of_pass(&plan.documents, seen).map_err(PassError::Faults)?;
         let configs = Configs::of(&plan.documents, &world, seen);
         let (wants, unbuildable) = configs.desired_pods();
-        (wants, [configs.waiting(), &unbuildable].concat())
+        (wants, [configs.waiting(), &unbuildable].concat(), configs.outdated_servers())
     };
     plan.waiting.extend(waiting);
+    plan.hold_store_orders(&outdated);
     plan_progress(&mut plan, seen, now);
     Ok((plan, wants))
 }

@@ -46,7 +46,7 @@ impl S3Store {
             path
         };
         let (certificate, key) = (file("s3.crt", &certificate.unwrap().pem()), file("s3.key", &key.serialize_pem()));
-        for directory in ["s3/snapshots", "s3-metadata"] {
+        for directory in ["s3/snapshots", "metadata"] {
             fs::create_dir_all(Path::new(WORK).join(directory)).unwrap();
         }
         let mut command = Command::new(cache().unwrap().join("bin/versitygw"));
@@ -55,7 +55,7 @@ impl S3Store {
             .env("ROOT_SECRET_KEY", "not-a-secret")
             .args(["--port", ADDRESS, "--quiet"]);
         command.arg("--cert").arg(certificate).arg("--key").arg(key);
-        command.args(["posix", "--sidecar"]).arg(Path::new(WORK).join("s3-metadata")).arg(Path::new(WORK).join("s3"));
+        command.args(["posix", "--sidecar"]).arg(Path::new(WORK).join("metadata")).arg(Path::new(WORK).join("s3"));
         let process = command.stdin(Stdio::null()).spawn().unwrap();
         let deadline = Instant::now() + START;
         while TcpStream::connect(ADDRESS).await.is_err() {

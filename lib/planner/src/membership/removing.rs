@@ -1,0 +1,97 @@
+//! A member that is being removed: the leader moves off, etcd removes it, and its machine stops it and removes its data.
+
+use keelway_api::{
+    cluster::RemovalReason, component::ComponentStage, membership::MembershipChange, name::ComponentName,
+    store_observation::MemberId,
+};
+
+use super::{
+    ChangeProgress, StoreContext, change_store, order, pod, store,
+    store_view::{StoreView, VoterView, is_majority},
+    wait,
+};
+use crate::{StoreOrder, WaitBlocker, WaitKind, plan::Plan, retirement};
+
+/// Takes the next step of the removal.
+pub(super) fn remove(
+    plan: &mut Plan,
+    at: StoreContext<'_>,
+    view: &StoreView<'_>,
+    change: &MembershipChange,
+) -> ChangeProgress {
+    let component = &change.component;
+    // API servers stop using a member that is leaving.
+    let name = pod(at.id, component);
+    if plan.documents.components.get(&name).is_some_and(|document| !document.is_leaving()) {
+        retirement::set_stage(plan, &name, ComponentStage::Leaving);
+    }
+    let recorded = store(&plan.documents, at).and_then(|store| store.members.get(component));
+    let id = recorded.and_then(|member| member.id.parse::<MemberId>().ok());
+    let Some((id, listed)) = id.and_then(|id| Some((id, view.listed(id)?))) else {
+        end_removal(plan, at, component);
+        return ChangeProgress::Ended;
+    };
+    if listed.is_learner {
+        order(plan, at, component, StoreOrder::Remove { component: component.clone(), id, reason: change.reason });
+        return ChangeProgress::Continues;
+    }
+    // Gate 6.
+    if let Some(blocker) = lacks_majority(view, component) {
+        wait(plan, at, component, WaitKind::Blocked, blocker);
+        return ChangeProgress::Continues;
+    }
+    match view.leader() {
+        None => wait(plan, at, component, WaitKind::InProgress, WaitBlocker::StoreLeader),
+        // Gate 8.
+        Some(leader) if leader == id => move_leader(plan, at, view, (component, id)),
+        Some(_) => {
+            let reason = change.reason;
+            order(plan, at, component, StoreOrder::Remove { component: component.clone(), id, reason });
+        }
+    }
+    ChangeProgress::Continues
+}
+
+/// Why a voter cannot be removed. None: the healthy voters without it are a majority of the remaining ones.
+pub(super) fn lacks_majority(view: &StoreView<'_>, component: &ComponentName) -> Option<WaitBlocker> {
+    let (healthy, voters) = (view.count_healthy_besides(component), view.count_voters().saturating_sub(1));
+    let has_majority = voters > 0 && is_majority(healthy, voters);
+    (!has_majority).then_some(WaitBlocker::MajorityAfterRemoval { healthy, voters })
+}
+
+/// The next leader is a healthy voter that stays, with the newest log.
+fn move_leader(
+    plan: &mut Plan,
+    at: StoreContext<'_>,
+    view: &StoreView<'_>,
+    (component, from): (&ComponentName, MemberId),
+) {
+    let rank = |voter: &&VoterView| (voter.leaves.is_none(), voter.raft_index, core::cmp::Reverse(voter.id));
+    let others = view.voters.iter().filter(|(name, voter)| voter.is_healthy && *name != component);
+    let to = others.map(|(_, voter)| voter).max_by_key(rank).map(|voter| voter.id);
+    if let Some(to) = to {
+        order(plan, at, component, StoreOrder::MoveLeader { from, to });
+    }
+}
+
+/// Gates 9 and 10: the member list lacks the member, so its machine stops it and removes its data.
+pub(super) fn end_removal(plan: &mut Plan, at: StoreContext<'_>, component: &ComponentName) {
+    let name = pod(at.id, component);
+    let machine = plan.documents.components.get(&name).map(|component| component.spec.hypervisor.clone());
+    if let Some(machine) = machine.clone() {
+        wait(plan, at, component, WaitKind::InProgress, WaitBlocker::Stop(machine));
+    }
+    change_store(plan, at, |store| {
+        store.change = None;
+        let Some(machine) = machine else {
+            store.members.remove(component);
+            return;
+        };
+        if let Some(member) = store.members.get_mut(component) {
+            member.removal = Some(RemovalReason::MemberRemoved);
+            member.removed_from = Some(machine);
+            member.unavailable_since = None;
+        }
+    });
+    retirement::set_stage(plan, &name, ComponentStage::Stopping);
+}

@@ -1,0 +1,41 @@
+//! API servers that still use a member that leaves its store.
+
+use alloc::collections::BTreeMap;
+
+use keelway_api::{
+    Cluster,
+    membership::MembershipChangeKind,
+    name::{ClusterId, ComponentName},
+};
+
+use crate::{ComponentRef, StoreOrder, WaitBlocker, WaitKind, WaitSubject, Waiting, plan::Plan};
+
+/// The first API server of each cluster that runs with the member that leaves, by cluster.
+pub type OutdatedServers = BTreeMap<ClusterId, ComponentName>;
+
+/// Whether a removal waits until API servers have stopped using the member. One that is lost serves none of their requests.
+pub(crate) fn is_awaited(cluster: &Cluster) -> bool {
+    let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
+    let change = store.and_then(|store| store.change.as_ref());
+    change.is_some_and(|change| change.kind == MembershipChangeKind::Remove && !change.reason.is_loss())
+}
+
+impl Plan {
+    /// Gate 7: withholds each order that would end the service of a member that API servers still use. Call it after
+    /// [`crate::Configs`] decided which API servers are to be replaced, and before the orders are executed.
+    pub fn hold_store_orders(&mut self, outdated: &OutdatedServers) {
+        for (id, server) in outdated {
+            let Some(StoreOrder::Remove { component, .. }) = self.stores.get(id) else { continue };
+            let component = component.clone();
+            self.stores.remove(id);
+            let cluster = self.documents.clusters.iter().find(|(_, cluster)| cluster.id() == Some(id));
+            let Some(cluster) = cluster.map(|(name, _)| name.clone()) else { continue };
+            let subject = WaitSubject::Component(ComponentRef { cluster, component });
+            let is_order = |waiting: &Waiting| matches!(waiting.blocker, WaitBlocker::StoreOrder(_));
+            let is_own = |waiting: &Waiting| waiting.subject == subject && is_order(waiting);
+            self.waiting.retain(|waiting| !is_own(waiting));
+            let blocker = WaitBlocker::ServerOfMember(server.clone());
+            self.waiting.push(Waiting::of_cluster(subject, WaitKind::InProgress, blocker));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The members of a store as the member list, the documents and their own reports show them together.
+
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
+
+use keelway_api::{
+    Documents,
+    membership::MembershipReason,
+    name::{ComponentName, HypervisorName},
+    role::Role,
+    store_observation::{ListedMember, MemberId, MemberList, MemberReport, StoreObservation},
+};
+
+use super::{StoreContext, is_unused, peer_urls, pod, reason_to_leave, store};
+use crate::component_set::of_role;
+
+/// A voter that the documents record.
+pub(super) struct VoterView {
+    pub(super) id: MemberId,
+    /// Whether it reports a leader.
+    pub(super) is_healthy: bool,
+    /// Why it has to leave.
+    pub(super) leaves: Option<MembershipReason>,
+    pub(super) machine: Option<HypervisorName>,
+    pub(super) index: u32,
+    /// The index of its last committed entry, if it responds.
+    pub(super) raft_index: Option<u64>,
+}
+
+pub(super) struct StoreView<'a> {
+    seen: &'a StoreObservation,
+    list: &'a MemberList,
+    /// The voters that the documents record.
+    pub(super) voters: BTreeMap<ComponentName, VoterView>,
+    /// A component that the list has and the documents do not record as a member, as after the loss of their newest copy.
+    pub(super) forgotten: Option<ComponentName>,
+    /// Members that no component of the documents runs, with their names.
+    pub(super) unknown: Vec<(MemberId, String)>,
+}
+
+impl<'a> StoreView<'a> {
+    pub(super) fn of(
+        documents: &Documents,
+        at: StoreContext<'_>,
+        (seen, list): (&'a StoreObservation, &'a MemberList),
+    ) -> Self {
+        let mut view = Self { seen, list, voters: BTreeMap::new(), forgotten: None, unknown: Vec::new() };
+        let joining = store(documents, at).and_then(|store| store.change.as_ref()).map(|change| &change.peer_urls);
+        let unrecorded: Vec<_> = unrecorded_components(documents, at).collect();
+        for (id, listed) in list {
+            let Some(name) = recorded(documents, at, *id) else {
+                let is_joining = joining.is_some_and(|urls| has_urls(listed, urls));
+                match unrecorded.iter().find(|(_, urls)| has_urls(listed, urls)) {
+                    _ if is_joining => {}
+                    Some((name, _)) => view.forgotten = Some((*name).clone()),
+                    None => view.unknown.push((*id, listed.name.clone())),
+                }
+                continue;
+            };
+            if !listed.is_learner {
+                let leaves = reason_to_leave(documents, at, name);
+                view.voters.insert(name.clone(), voter(documents, at, (seen, name, *id), leaves));
+            }
+        }
+        view
+    }
+
+    /// A member of the list with these peer URLs, whether or not the documents record it.
+    pub(super) fn listed_at(&self, urls: &[String]) -> Option<(MemberId, &'a ListedMember)> {
+        self.list.iter().find(|(_, listed)| has_urls(listed, urls)).map(|(id, listed)| (*id, listed))
+    }
+
+    pub(super) fn listed(&self, id: MemberId) -> Option<&'a ListedMember> {
+        self.list.get(&id)
+    }
+
+    /// Recorded members that the list lacks, if a healthy voter confirms that it is the list of this store. etcd never accepts them again.
+    pub(super) fn gone(&self, documents: &Documents, at: StoreContext<'_>) -> Vec<ComponentName> {
+        let is_confirmed = self.voters.values().any(|voter| voter.is_healthy);
+        let members =
+            store(documents, at).filter(|_| is_confirmed).into_iter().flat_map(|store| store.staying_members());
+        let gone = members.filter(|(_, member)| member.id.parse().is_ok_and(|id| self.listed(id).is_none()));
+        gone.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The number of voters in the list, with those that the documents do not record.
+    pub(super) fn count_voters(&self) -> usize {
+        self.list.values().filter(|listed| !listed.is_learner).count()
+    }
+
+    /// The healthy voters besides one.
+    pub(super) fn count_healthy_besides(&self, component: &ComponentName) -> usize {
+        self.voters.iter().filter(|(name, voter)| voter.is_healthy && *name != component).count()
+    }
+
+    pub(super) fn first_ill(&self) -> Option<&ComponentName> {
+        self.voters.iter().find(|(_, voter)| !voter.is_healthy).map(|(name, _)| name)
+    }
+
+    pub(super) fn leader(&self) -> Option<MemberId> {
+        self.seen.leader()
+    }
+
+    pub(super) fn report(&self, component: &ComponentName) -> Option<&'a MemberReport> {
+        self.seen.report(component)
+    }
+
+    /// The index of the last entry that the store committed, as far as voters report it.
+    pub(super) fn newest_index(&self) -> Option<u64> {
+        self.voters.values().filter_map(|voter| voter.raft_index).max()
+    }
+}
+
+/// Whether healthy voters are a majority.
+pub(super) fn is_majority(healthy: usize, voters: usize) -> bool {
+    healthy > voters / 2
+}
+
+fn has_urls(listed: &ListedMember, urls: &[String]) -> bool {
+    !urls.is_empty() && listed.peer_urls.len() == urls.len() && urls.iter().all(|url| listed.peer_urls.contains(url))
+}
+
+/// The components that are no members in the documents, with their peer URLs.
+fn unrecorded_components<'a>(
+    documents: &'a Documents,
+    at: StoreContext<'a>,
+) -> impl Iterator<Item = (&'a ComponentName, Vec<String>)> {
+    let store = store(documents, at);
+    let all = of_role(documents, at.id, Role::Etcd);
+    let unused = all.filter(move |(pod, component)| store.is_some_and(|store| is_unused(store, pod, component)));
+    unused.filter_map(move |(pod, component)| Some((&pod.component, peer_urls(at, &component.spec)?)))
+}
+
+/// The component that runs a member.
+fn recorded<'a>(documents: &'a Documents, at: StoreContext<'_>, id: MemberId) -> Option<&'a ComponentName> {
+    let members = &store(documents, at)?.members;
+    members.iter().find(|(_, member)| member.id.parse() == Ok(id)).map(|(name, _)| name)
+}
+
+fn voter(
+    documents: &Documents,
+    at: StoreContext<'_>,
+    (seen, name, id): (&StoreObservation, &ComponentName, MemberId),
+    leaves: Option<MembershipReason>,
+) -> VoterView {
+    let component = documents.components.get(&pod(at.id, name));
+    let store_id = store(documents, at).and_then(|store| store.cluster_id.as_ref()?.parse::<MemberId>().ok());
+    let report =
+        seen.report(name).filter(|report| report.id == id && store_id.is_none_or(|store| store == report.cluster_id));
+    VoterView {
+        id,
+        is_healthy: report.is_some_and(|report| report.leader.is_some() && !report.is_learner),
+        leaves,
+        machine: component.map(|component| component.spec.hypervisor.clone()),
+        index: component.map_or(u32::MAX, |component| component.spec.index),
+        raft_index: report.map(|report| report.raft_index),
+    }
+}

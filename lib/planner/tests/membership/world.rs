@@ -1,0 +1,347 @@
+//! A cluster whose store is a model of etcd, on machines that apply their configs at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keelway_api::{
+    Documents,
+    cluster::EtcdStatus,
+    documents::SecretName,
+    hypervisor::LOST_ANNOTATION,
+    jiff::{SignedDuration, Timestamp},
+    machine::{MachineConfig, MachineState, ObservedValue, Pod},
+    name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
+    role::Role,
+    store_observation::MemberId,
+};
+use keelway_planner::{
+    CertificateSeen, ComponentHealth, FirstBindings, PassObservation, Plan, StoreOrder, configure, invariants, plan,
+    store_model::StoreModel,
+};
+
+use super::model::{apply, hypervisors, identified, mint};
+
+/// The events of one round.
+#[derive(Debug, Clone)]
+pub(super) struct Round {
+    pub(super) replicas: u32,
+    /// Machines that work and do not respond to the driver, as bits.
+    pub(super) silent: u8,
+    /// Machines that do not work, as bits.
+    pub(super) dead: u8,
+    pub(super) drained: u8,
+    /// The time that passes.
+    pub(super) minutes: i64,
+    /// Whether learners receive nothing.
+    pub(super) lags: bool,
+    pub(super) fate: DriverFate,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DriverFate {
+    Lives,
+    DiesBeforeTheSave,
+    DiesAfterTheSave,
+    LosesTheOrder,
+}
+
+/// All machines respond, and nothing lags.
+pub(super) fn calm(replicas: u32) -> Round {
+    Round { replicas, silent: 0, dead: 0, drained: 0, minutes: 1, lags: false, fate: DriverFate::Lives }
+}
+
+pub(super) struct World {
+    pub(super) documents: Documents,
+    pub(super) machines: BTreeMap<HypervisorName, MachineState>,
+    certificates: BTreeMap<(SecretName, String), CertificateSeen>,
+    pub(super) store: Option<StoreModel>,
+    /// The member of each data directory.
+    data: BTreeMap<PodName, MemberId>,
+    lost: BTreeSet<usize>,
+    now: Timestamp,
+    pub(super) orders: Vec<StoreOrder>,
+}
+
+const MACHINES: [&str; 7] = ["Private", "Private", "Private", "Private", "Private", "Private", "Public"];
+
+fn is_set(bits: u8, number: usize) -> bool {
+    number < 8 && (bits >> number) & 1 == 1
+}
+
+impl World {
+    fn new(replicas: u32) -> Self {
+        let cluster = format!(
+            "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: c1, namespace: default}}\n\
+             spec: {{version: 1.37.0, etcd: {{replicas: {replicas}}}, controlPlane: {{replicas: 2}}}}\n"
+        );
+        let text: String = std::iter::once(cluster).chain(hypervisors(&MACHINES)).collect();
+        let (documents, machines) = identified(&text);
+        Self {
+            documents,
+            machines,
+            certificates: BTreeMap::new(),
+            store: None,
+            data: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            now: Timestamp::UNIX_EPOCH,
+            orders: Vec::new(),
+        }
+    }
+
+    pub(super) fn settled(replicas: u32) -> Self {
+        let mut world = Self::new(replicas);
+        for _ in 0..8 {
+            let _ = world.pass(&calm(replicas));
+        }
+        let plan = world.pass(&calm(replicas));
+        assert_eq!((plan.decisions, plan.waiting), (vec![], vec![]));
+        world
+    }
+
+    pub(super) fn id(&self) -> ClusterId {
+        self.documents.clusters.values().next().unwrap().id().unwrap().clone()
+    }
+
+    pub(super) fn status(&self) -> EtcdStatus {
+        let cluster = self.documents.clusters.values().next().unwrap();
+        cluster.status.as_ref().unwrap().etcd.clone().unwrap()
+    }
+
+    pub(super) fn members(&self) -> BTreeMap<ComponentName, HypervisorName> {
+        let components = self.documents.components.iter().filter(|(_, component)| component.spec.role == Role::Etcd);
+        components.map(|(pod, component)| (pod.component.clone(), component.spec.hypervisor.clone())).collect()
+    }
+
+    /// A machine is gone for good, and a person says so.
+    pub(super) fn lose(&mut self, number: usize) {
+        self.lost.insert(number);
+        let machine = self.documents.hypervisors.values_mut().nth(number).unwrap();
+        let annotations = machine.metadata.annotations.get_or_insert_default();
+        annotations.insert(LOST_ANNOTATION.to_owned(), "true".to_owned());
+    }
+
+    pub(super) fn number_of(&self, machine: &HypervisorName) -> usize {
+        self.machines.keys().position(|name| name == machine).unwrap()
+    }
+
+    fn ask(&mut self, round: &Round) {
+        let cluster = ClusterRef { namespace: "default".to_owned(), name: "c1".to_owned() };
+        self.documents.clusters.get_mut(&cluster).unwrap().spec.etcd.replicas = round.replicas;
+        for (number, machine) in self.documents.hypervisors.values_mut().enumerate() {
+            machine.spec.drain = is_set(round.drained, number);
+            machine.spec.unschedulable = machine.spec.drain;
+        }
+        self.now += SignedDuration::from_mins(round.minutes);
+    }
+
+    fn works(&self, round: &Round, number: usize) -> bool {
+        !is_set(round.dead, number) && !self.lost.contains(&number)
+    }
+
+    fn responds(&self, round: &Round, number: usize) -> bool {
+        self.works(round, number) && !is_set(round.silent, number)
+    }
+
+    fn runs(&self, pod: &PodName, machine: &HypervisorName) -> bool {
+        self.machines[machine].sandboxes.iter().any(|sandbox| sandbox.pod == *pod)
+    }
+
+    /// Members whose process works, with the component, on machines for which `is_up` returns true.
+    fn up(&self, is_up: impl Fn(usize) -> bool) -> BTreeMap<ComponentName, MemberId> {
+        let store = self.store.as_ref();
+        let of_machine = |(number, (name, state)): (usize, (&HypervisorName, &MachineState))| {
+            let running = state.sandboxes.iter().map(|sandbox| sandbox.pod.clone()).collect::<Vec<_>>();
+            let running = running.into_iter().filter(|_| is_up(number)).filter(|pod| self.runs(pod, name));
+            running.filter_map(|pod| Some((pod.component.clone(), *self.data.get(&pod)?))).collect::<Vec<_>>()
+        };
+        let all = self.machines.iter().enumerate().flat_map(of_machine);
+        all.filter(|(_, id)| store.is_some_and(|store| !store.has_removed(*id))).collect()
+    }
+
+    pub(super) fn observe(&self, round: &Round) -> PassObservation {
+        let machine = |(number, (name, state)): (usize, (&HypervisorName, &MachineState))| {
+            let unreachable = || ObservedValue::unreachable("it is silent");
+            let seen = if self.responds(round, number) { ObservedValue::Known(state.clone()) } else { unreachable() };
+            (name.clone(), seen)
+        };
+        let id = self.id();
+        let works = self.up(|number| self.works(round, number)).into_values().collect();
+        let has_majority = self.store.as_ref().is_some_and(|store| store.has_majority(&works));
+        let reached = self.up(|number| self.responds(round, number));
+        let health = self.documents.components.iter().map(|(pod, component)| {
+            let number = self.number_of(&component.spec.hypervisor);
+            let runs = self.responds(round, number) && self.runs(pod, &component.spec.hypervisor);
+            let is_well = runs
+                && match component.spec.role {
+                    Role::Etcd => has_majority && reached.contains_key(&pod.component),
+                    _ => true,
+                };
+            let ill = || ComponentHealth::Unhealthy("it is ill".to_owned());
+            (pod.clone(), if is_well { ComponentHealth::Healthy } else { ill() })
+        });
+        let asked = self.members().into_keys();
+        let store = self.store.as_ref().map(|store| {
+            let mut seen = store.observe(asked, &reached);
+            // A list needs a majority that works and one member that is reached.
+            let has_list = store.has_majority(&works) && store.leader().is_some() && !reached.is_empty();
+            seen.list = has_list.then(|| store.list().clone());
+            (id.clone(), seen)
+        });
+        PassObservation {
+            machines: self.machines.iter().enumerate().map(machine).collect(),
+            health: health.collect(),
+            bindings: [(id, ObservedValue::Known(FirstBindings::Cluster.digest()))].into(),
+            certificates: self.certificates.clone(),
+            stores: store.into_iter().collect(),
+            ..PassObservation::default()
+        }
+    }
+
+    /// Decides without any effect.
+    pub(super) fn decide(&mut self, round: &Round) -> (Plan, PassObservation, BTreeMap<HypervisorName, MachineConfig>) {
+        self.ask(round);
+        let seen = self.observe(round);
+        let mut plan = plan(self.documents.clone(), &seen, self.now).unwrap();
+        mint(&mut plan, &mut self.certificates);
+        let mut configs = BTreeMap::new();
+        configure(&mut plan, &seen, |name, config| drop(configs.insert(name.clone(), config))).unwrap();
+        (plan, seen, configs)
+    }
+
+    /// One pass, and its effects.
+    pub(super) fn pass(&mut self, round: &Round) -> Plan {
+        let (plan, seen, configs) = self.decide(round);
+        assert_eq!(invariants::check(&self.documents, &plan.documents, &seen), []);
+        assert_eq!(invariants::check_replicas(&plan), []);
+        assert_eq!(invariants::check_stores(&plan, &seen), []);
+        if round.fate != DriverFate::DiesBeforeTheSave {
+            self.documents = plan.documents.clone();
+        }
+        if matches!(round.fate, DriverFate::Lives | DriverFate::LosesTheOrder) {
+            for (name, config) in &configs {
+                self.apply(name, config);
+            }
+        }
+        if round.fate == DriverFate::Lives {
+            plan.stores.values().for_each(|order| self.execute(order, round));
+        }
+        self.tick(round);
+        plan
+    }
+
+    fn execute(&mut self, order: &StoreOrder, round: &Round) {
+        let up = self.up(|number| self.works(round, number)).into_values().collect();
+        let Some(store) = &mut self.store else { return };
+        let had_majority = store.has_majority(&up);
+        if store.execute(order, &up).is_ok() {
+            self.orders.push(order.clone());
+            assert!(!had_majority || store.has_majority(&up), "{order} ended the majority");
+        }
+        assert!(store.list().values().filter(|listed| listed.is_learner).count() < 2);
+    }
+
+    fn tick(&mut self, round: &Round) {
+        let up: BTreeSet<MemberId> = self.up(|number| self.works(round, number)).into_values().collect();
+        if let Some(store) = &mut self.store {
+            let lagging = if round.lags { up.clone() } else { BTreeSet::new() };
+            store.tick(&up, &lagging);
+        }
+    }
+
+    fn apply(&mut self, name: &HypervisorName, config: &MachineConfig) {
+        let state = self.machines.get_mut(name).unwrap();
+        apply(state, config);
+        for removal in config.removals.keys().filter(|pod| !config.pods.contains_key(*pod)) {
+            state.data.retain(|path, _| !path.starts_with(&format!("{removal}/")));
+            self.data.remove(removal);
+        }
+        let running: Vec<PodName> = state.sandboxes.iter().map(|sandbox| sandbox.pod.clone()).collect();
+        for pod in running {
+            if let Some(wanted) = config.pods.get(&pod).filter(|_| pod.component.as_str().starts_with("etcd-")) {
+                self.start(&pod, wanted);
+            }
+        }
+    }
+
+    /// Starts a member as etcd does: with data, it goes on with its id.
+    fn start(&mut self, pod: &PodName, wanted: &Pod) {
+        if self.data.contains_key(pod) {
+            return;
+        }
+        let command = &wanted.containers.last().unwrap().command;
+        let flag = |name: &str| command.iter().find_map(|word| word.strip_prefix(&format!("--{name}="))).unwrap();
+        let mut initial: BTreeMap<ComponentName, Vec<String>> = BTreeMap::new();
+        for (name, url) in flag("initial-cluster").split(',').map(|member| member.split_once('=').unwrap()) {
+            initial.entry(name.parse().unwrap()).or_default().push(url.to_owned());
+        }
+        let own: BTreeSet<String> = initial[&pod.component].iter().cloned().collect();
+        let id = if flag("initial-cluster-state") == "existing" {
+            match self.store.as_mut().unwrap().start(pod.component.as_str(), &own, &initial) {
+                Ok(id) => id,
+                // Another member may have been removed since: etcd exits, and starts again.
+                Err(_) => return,
+            }
+        } else {
+            let store = self.store.get_or_insert_with(|| StoreModel::new(&initial, flag("initial-cluster-token")));
+            let found = store.list().iter().find(|(_, listed)| listed.peer_urls == own);
+            *found.unwrap_or_else(|| panic!("{pod} starts again without its data")).0
+        };
+        self.data.insert(pod.clone(), id);
+    }
+
+    /// Runs passes without faults, and checks that the members become those of the spec. Other components of a lost machine wait for it.
+    pub(super) fn settle(&mut self, replicas: u32) {
+        let calm = calm(replicas);
+        let mut last = self.pass(&calm);
+        for _ in 0..100 {
+            last = self.pass(&calm);
+            let mut waiting = last.waiting.iter().map(|waiting| waiting.subject.to_string());
+            if last.decisions.is_empty() && !waiting.any(|subject| subject.starts_with("c1/etcd")) {
+                self.check_settled(replicas);
+                return;
+            }
+        }
+        let up = self.up(|number| self.works(&calm, number)).into_values().collect();
+        let has_majority = self.store.as_ref().unwrap().has_majority(&up);
+        let text: Vec<String> = last.waiting.iter().map(ToString::to_string).collect();
+        assert!(!has_majority, "{text:#?}\n{:#?}\n{:#?}", self.status(), self.store);
+        assert!(last.stores.is_empty());
+    }
+
+    fn check_settled(&self, replicas: u32) {
+        let store = self.store.as_ref().unwrap();
+        let (members, list) = (self.members(), store.list());
+        assert_eq!(list.len(), replicas as usize);
+        assert!(list.values().all(|listed| !listed.is_learner));
+        let names: BTreeSet<String> = list.values().map(|listed| listed.name.clone()).collect();
+        assert_eq!(names, members.keys().map(ToString::to_string).collect());
+        let responding = self.machines.iter().enumerate().filter(|(number, _)| !self.lost.contains(number));
+        let data = responding.flat_map(|(_, (_, state))| state.pods_with_marked_data());
+        assert_eq!(data.count(), members.len(), "no data of removed members is left");
+        if let Some(servers) = self.servers_of_an_api_server() {
+            assert_eq!(servers.split(',').count(), members.len());
+        }
+    }
+
+    /// The component of the leader, and its machine.
+    pub(super) fn leader(&self) -> (ComponentName, HypervisorName) {
+        let leader = self.store.as_ref().unwrap().leader().unwrap().to_string();
+        let (name, _) = self.status().members.into_iter().find(|(_, member)| member.id == leader).unwrap();
+        let machine = self.members()[&name].clone();
+        (name, machine)
+    }
+
+    /// The `--etcd-servers` of an API server.
+    fn servers_of_an_api_server(&self) -> Option<String> {
+        let configs = keelway_planner::machine_configs(&self.documents, &self.observe(&calm(3))).unwrap();
+        let mut pods = configs.into_values().flat_map(|config| config.pods);
+        let (_, pod) = pods.find(|(name, _)| name.component.as_str().starts_with("kube-apiserver-"))?;
+        let command = &pod.containers.last()?.command;
+        command.iter().find_map(|word| word.strip_prefix("--etcd-servers=")).map(ToOwned::to_owned)
+    }
+
+    /// The digest of each running pod.
+    pub(super) fn digests(&self) -> BTreeMap<PodName, String> {
+        let sandboxes = self.machines.values().flat_map(|state| &state.sandboxes);
+        sandboxes.map(|sandbox| (sandbox.pod.clone(), sandbox.digest.clone())).collect()
+    }
+}
