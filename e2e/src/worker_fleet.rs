@@ -56,9 +56,7 @@ impl WorkerFleet {
 
     /// Creates all machines as [`Self::new`] does, reached in this way.
     pub fn reached(reach: ReachMode, tag: &str, public: &str, workers: &[(&str, &str)]) -> Self {
-        let mut world = TestFleet::new(tag);
-        let documents = world.create_reached(reach, public, "1");
-        let setting = Self { fleet: world, documents: Mutex::new(documents) };
+        let setting = Self::sized(reach, tag, public, "1");
         thread::scope(|scope| {
             for (name, behind) in workers {
                 let setting = &setting;
@@ -66,6 +64,17 @@ impl WorkerFleet {
             }
         });
         setting
+    }
+
+    /// Creates these numbers of hypervisors, and no machines for workers. They are reached through agents on the network.
+    pub fn with_private(tag: &str, public: &str, private: &str) -> Self {
+        Self::sized(ReachMode::Network, tag, public, private)
+    }
+
+    fn sized(reach: ReachMode, tag: &str, public: &str, private: &str) -> Self {
+        let mut world = TestFleet::new(tag);
+        let documents = world.create_reached(reach, public, private);
+        Self { fleet: world, documents: Mutex::new(documents) }
     }
 
     /// Creates a machine for a worker, behind these NATs, the nearest first.

@@ -2,7 +2,7 @@
 
 use keelway_e2e::{Kubectl, deadline, worker_fleet::WorkerFleet};
 
-use crate::Member;
+use crate::{Member, guestbook::VISITS};
 
 /// Registers clusters with the commands of the documentation, and waits until the fleet reports them ready.
 pub(crate) fn register(setting: &WorkerFleet, fleet: &Kubectl, members: &[&Member]) {
@@ -10,7 +10,12 @@ pub(crate) fn register(setting: &WorkerFleet, fleet: &Kubectl, members: &[&Membe
         let kubeconfig = fleet.file().to_str().unwrap();
         let create = ["fleet", "token", "create", "--cluster-name", member.name, "--kubeconfig", kubeconfig];
         let token = setting.fleet.keelway.run(&create, &[]).succeeded().stdout;
-        let manifests = setting.fleet.keelway.run(&["fleet", "agent-manifests", "-"], &token).succeeded().stdout;
+        let manifests = setting
+            .fleet
+            .keelway
+            .run(&["fleet", "agent-manifests", "-", "--resource", VISITS], &token)
+            .succeeded()
+            .stdout;
         let _ = member.cluster.kubectl.run_with(&["apply", "-f", "-"], &manifests).succeeded();
     }
     for member in members {
@@ -34,14 +39,9 @@ pub(crate) fn are_reported(setting: &WorkerFleet, fleet: &Kubectl) {
     let _ = setting.fleet.keelway.run(&["fleet", "status", "--kubeconfig", kubeconfig], &[]).succeeded();
 }
 
-/// An agent's pod is replaced. No pod of a user restarts, and the agent's Lease is renewed.
-pub(crate) fn an_agent_restarts(fleet: &Kubectl, member: &Member) {
-    let uids = || member.cluster.kubectl.run(&["get", "pods", "-o", "jsonpath={.items[*].metadata.uid}"]);
-    let before = uids().succeeded().text().to_owned();
-    let namespace = format!("fleet-{}", member.name);
-    let renewed = || fleet.run(&["get", "lease", "agent", "-n", &namespace, "-o", "jsonpath={.spec.renewTime}"]);
-    let _ = member.cluster.kubectl.run(&["delete", "pods", "--all", "-n", "keelway-fleet"]).succeeded();
-    let last = renewed().succeeded().text().to_owned();
-    deadline::until("the agent renews its Lease", deadline::KUBERNETES, || renewed().text() != last);
-    assert_eq!(uids().succeeded().text(), before);
+/// Returns the status of the condition `Ready` of a cluster, as `kubectl get clusters` prints it.
+pub(crate) fn ready(fleet: &Kubectl, member: &Member) -> String {
+    let object = format!("clusters.fleet.keelway.dev/{}", member.name);
+    let path = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
+    fleet.run(&["get", &object, "-o", path, "--request-timeout=5s"]).text().to_owned()
 }

@@ -6,7 +6,7 @@ use crate::Member;
 
 /// A policy without a cluster selector places an application in one cluster, the first one by name.
 pub(crate) fn one_cluster_runs_it(fleet: &Kubectl, chosen: &Member, other: &Member) {
-    fleet.apply(&policy("web", "web", "{}"));
+    fleet.apply(&policy("web", ("app", "web"), "{}"));
     fleet.apply(&application("web", 2));
     fleet.wait("jsonpath={.status.readyReplicas}=2", &["deployment/web"]);
     for object in ["deployment/web", "service/web", "configmap/web"] {
@@ -35,7 +35,7 @@ data: {{key: value}}
 
 /// A policy that divides gives each cluster its part of the replicas. The Deployment in the fleet has the sum.
 pub(crate) fn replicas_are_divided(fleet: &Kubectl, members: &[&Member]) {
-    fleet.apply(&policy("split", "split", "{spreadConstraints: {spreadMode: Divide}}"));
+    fleet.apply(&policy("split", ("app", "split"), "{spreadConstraints: {spreadMode: Divide}}"));
     fleet.apply(&application("split", 4));
     fleet.wait("jsonpath={.status.readyReplicas}=4", &["deployment/split"]);
     for member in members {
@@ -72,11 +72,11 @@ fn is_there(member: &Member, object: &str) {
     });
 }
 
-/// A policy for the objects with this `app`. `rest` is the rest of its spec, as a YAML flow mapping.
-fn policy(name: &str, app: &str, rest: &str) -> String {
+/// A policy for the objects with this label. `rest` is the rest of its spec, as a YAML flow mapping.
+pub(crate) fn policy(name: &str, (label, value): (&str, &str), rest: &str) -> String {
     let rest: serde_json::Value = serde_saphyr::from_str(rest).unwrap();
     let mut spec =
-        serde_json::json!({ "resourceSelectors": { "labelSelectors": [{ "matchLabels": { "app": app } }] } });
+        serde_json::json!({ "resourceSelectors": { "labelSelectors": [{ "matchLabels": { label: value } }] } });
     spec.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
     let policy = serde_json::json!({
         "apiVersion": "fleet.keelway.dev/v1alpha1",
@@ -87,21 +87,30 @@ fn policy(name: &str, app: &str, rest: &str) -> String {
     policy.to_string()
 }
 
+/// The spec of a Deployment whose pods have the label `app`, and serve on port 8080.
+pub(crate) fn serving(app: &str, replicas: u32) -> serde_json::Value {
+    serde_json::json!({
+        "replicas": replicas,
+        "selector": { "matchLabels": { "app": app } },
+        "template": {
+            "metadata": { "labels": { "app": app } },
+            "spec": {
+                "terminationGracePeriodSeconds": 1,
+                "containers": [{ "name": "serves", "image": AGNHOST, "args": ["netexec", "--http-port=8080"] }],
+            },
+        },
+    })
+}
+
 /// A Deployment, a Service and a ConfigMap with the label `app`.
 fn application(app: &str, replicas: u32) -> String {
+    let spec = serving(app, replicas);
     format!(
         "
 apiVersion: apps/v1
 kind: Deployment
 metadata: {{name: {app}, labels: {{app: {app}}}}}
-spec:
-  replicas: {replicas}
-  selector: {{matchLabels: {{app: {app}}}}}
-  template:
-    metadata: {{labels: {{app: {app}}}}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers: [{{name: serves, image: '{AGNHOST}', args: [netexec, --http-port=8080]}}]
+spec: {spec}
 ---
 apiVersion: v1
 kind: Service
