@@ -148,6 +148,11 @@ pub(crate) fn client_identity(authority: &Authority, user: &str, groups: &[&str]
 impl Plane {
     /// Starts the control plane, and waits until it is ready.
     pub(crate) async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// The same with more arguments of the API server.
+    pub(crate) async fn start_with(arguments: &[(&str, &str)]) -> Self {
         let authority = Authority::mint("kubernetes", validity(), &mut random()).unwrap();
         let accounts = ServiceAccountKey::mint(&mut random()).unwrap();
         let (etcd, peer, port) = (free_port(), free_port(), free_port());
@@ -205,6 +210,7 @@ impl Plane {
             ("requestheader-username-headers", "X-Remote-User"),
             ("requestheader-group-headers", "X-Remote-Group"),
         ]);
+        plane.api_flags.extend(flags(arguments));
         let _ = program("kube-apiserver_v1.37.0", "kube-apiserver");
         plane.start_api().await;
         let admin = plane.kubeconfig("admin", &["system:masters"]);

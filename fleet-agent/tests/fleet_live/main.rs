@@ -28,8 +28,10 @@ use plane::Plane;
 
 /// How long the fleet's certificates are valid. The signer backdates them by five minutes, so that an agent renews one after 20 seconds.
 const SIGNED: &str = "3m";
+/// The oldest minor version that the API servers of the test can emulate.
+const OLDEST: &str = "1.34";
 
-/// All cases use the same two control planes, because their start takes longer than any case.
+/// All cases use the same two control planes, because their start takes longer than any case. That of the fleet has an older API.
 #[test]
 fn a_fleet_and_its_cluster() {
     host::on_own_host("a_fleet_and_its_cluster", || {
@@ -37,20 +39,53 @@ fn a_fleet_and_its_cluster() {
     });
 }
 
-async fn serve() {
-    let signer = "certificatesigningrequest-signing-controller";
-    let (mut fleet_plane, workload_plane) =
-        tokio::join!(Plane::start("fleet", Some(signer)), Plane::start("workload", None));
+/// The cluster has an older API than the fleet.
+#[test]
+fn a_fleet_and_an_older_cluster() {
+    host::on_own_host("a_fleet_and_an_older_cluster", || {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(serve_an_older_cluster());
+    });
+}
+
+async fn serve_an_older_cluster() {
+    let (fleet_plane, workload_plane) = start(None, Some(OLDEST)).await;
     let (fleet, workload) = (fleet_plane.admin().await, workload_plane.admin().await);
-    fleet::define(&fleet).await;
-    fleet::register(&fleet, "west").await;
-    fleet::register(&fleet, "east").await;
-    fleet::token(&fleet, "west").await;
-    agent::grant(&workload).await;
+    prepare(&fleet, &workload).await;
+    let agent = Agent::start(&fleet_plane, &workload_plane);
+    heartbeat(&fleet).await;
+    let works = Works::new(&fleet, "west");
+    cases::apply_and_update(&works, &workload).await;
+    cases::conflict(&works, &workload).await;
+    cases::adoption(&works, &workload).await;
+    cases::autoscaler(&works, &workload).await;
+    cases::drift_is_corrected(&works, &workload).await;
+    cases::custom_resource(&works, &workload).await;
+    cases::deletion(&works, &workload).await;
+    agent.stop();
+}
+
+/// Starts both control planes, with the APIs of these minor versions.
+async fn start(fleet: Option<&str>, workload: Option<&str>) -> (Plane, Plane) {
+    let signer = "certificatesigningrequest-signing-controller";
+    tokio::join!(Plane::start("fleet", Some(signer), fleet), Plane::start("workload", None, workload))
+}
+
+/// Registers two clusters, and grants the agent its rights.
+async fn prepare(fleet: &Client, workload: &Client) {
+    fleet::define(fleet).await;
+    fleet::register(fleet, "west").await;
+    fleet::register(fleet, "east").await;
+    fleet::token(fleet, "west").await;
+    agent::grant(workload).await;
     let own = serde_json::json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "keelway-fleet" } });
     fleet::apply(&Api::<k8s_openapi::api::core::v1::Namespace>::all(workload.clone()), own).await;
     tokio::spawn(fleet::approve_agents(fleet.clone()));
+}
 
+async fn serve() {
+    let (mut fleet_plane, workload_plane) = start(Some(OLDEST), None).await;
+    let (fleet, workload) = (fleet_plane.admin().await, workload_plane.admin().await);
+    prepare(&fleet, &workload).await;
     let agent = Agent::start(&fleet_plane, &workload_plane);
     heartbeat(&fleet).await;
     let first = certificate(&workload).await.unwrap();

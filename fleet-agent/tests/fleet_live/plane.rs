@@ -116,8 +116,9 @@ fn flags(flags: &[(&str, &str)]) -> Vec<String> {
 }
 
 impl Plane {
-    /// Starts a control plane, and waits until it is ready. `controllers` names the controllers of its kube-controller-manager, if it has one.
-    pub(crate) async fn start(name: &'static str, controllers: Option<&str>) -> Self {
+    /// Starts a control plane, and waits until it is ready. `controllers` names the controllers of its kube-controller-manager, if it has one. `minor` is
+    /// the minor version whose API and features it has, if it is not that of its programs.
+    pub(crate) async fn start(name: &'static str, controllers: Option<&str>, minor: Option<&str>) -> Self {
         let authority = Authority::mint(name, validity(), &mut random()).unwrap();
         let accounts = ServiceAccountKey::mint(&mut random()).unwrap();
         let server =
@@ -142,7 +143,7 @@ impl Plane {
             ("unsafe-no-fsync", "true"),
         ]);
         let others = vec![start(&format!("{name}-etcd"), &program("etcd_3.7.0-0", "etcd"), &store)];
-        let api_flags = flags(&[
+        let mut api_flags = flags(&[
             ("etcd-servers", &etcd_url),
             ("bind-address", "127.0.0.1"),
             ("advertise-address", "127.0.0.1"),
@@ -159,6 +160,9 @@ impl Plane {
             ("service-account-key-file", &account_public),
             ("service-account-signing-key-file", &account),
         ]);
+        if let Some(minor) = minor {
+            api_flags.extend(flags(&[("emulated-version", minor), ("min-compatibility-version", minor)]));
+        }
         let mut plane = Self { name, authority, port, others, api: None, api_flags };
         plane.start_api().await;
         if let Some(controllers) = controllers {

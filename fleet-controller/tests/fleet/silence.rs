@@ -18,7 +18,8 @@ use crate::{
 const RENEWAL: Duration = Duration::from_secs(10);
 
 pub(crate) async fn silence() {
-    let plane = Plane::start().await;
+    // A fleet of an older release has an older API.
+    let plane = Plane::start_with(&[("emulated-version", "1.34"), ("min-compatibility-version", "1.34")]).await;
     let admin = plane.admin().await;
     apply_role(&admin).await;
     let controller = FleetController::start(&plane, "first");
