@@ -72,6 +72,12 @@ impl Keelway {
         Self { through, ..self.clone() }
     }
 
+    /// Returns the same directory, with commands that run as root on this host, as those of people do.
+    #[must_use]
+    pub fn on_host(&self) -> Self {
+        Self { through: Vec::new(), state: "state", ..self.clone() }
+    }
+
     /// Runs the program in a network namespace as a user without rights on this machine, except for commands that create machines on this host. The
     /// directory is the same. The state directory belongs to that user.
     #[must_use]

@@ -21,8 +21,42 @@ pub fn of_readme() -> Vec<TranscriptStep> {
 /// Returns all console blocks of docs/tour.md.
 pub fn of_tour() -> Vec<TranscriptStep> {
     let text = read("docs/tour.md");
-    let blocks = text.split("```console\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
-    blocks.flat_map(steps).collect()
+    blocks(&text, "console").flat_map(steps).collect()
+}
+
+/// A section of a tour: the files that it shows, and its commands.
+#[derive(Debug, Clone)]
+pub struct TourSection {
+    /// The heading.
+    pub title: String,
+    /// The name and the content of each YAML block. Its first line is a comment with the name.
+    pub files: Vec<(String, String)>,
+    /// The commands.
+    pub steps: Vec<TranscriptStep>,
+}
+
+/// Returns the sections of docs/fleet-tour.md.
+pub fn of_fleet_tour() -> Vec<TourSection> {
+    let text = read("docs/fleet-tour.md");
+    text.split("\n## ").skip(1).map(section).collect()
+}
+
+fn section(text: &str) -> TourSection {
+    let files = blocks(text, "yaml").map(|block| {
+        let (name, content) = block.strip_prefix("# ").and_then(|block| block.split_once('\n')).unwrap();
+        (name.to_owned(), content.to_owned())
+    });
+    TourSection {
+        title: text.lines().next().unwrap_or_default().to_owned(),
+        files: files.collect(),
+        steps: blocks(text, "console").flat_map(steps).collect(),
+    }
+}
+
+fn blocks<'a>(text: &'a str, language: &str) -> impl Iterator<Item = &'a str> {
+    let mark = format!("```{language}\n");
+    let rests: Vec<&str> = text.split(&mark).skip(1).collect();
+    rests.into_iter().map(|rest| rest.split_once("```").unwrap().0)
 }
 
 fn read(path: &str) -> String {

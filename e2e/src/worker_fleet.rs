@@ -128,6 +128,11 @@ impl WorkerFleet {
         Documents::read(&self.documents.lock().unwrap()).unwrap()
     }
 
+    /// Replaces the documents by those that another command wrote.
+    pub fn replace_documents(&self, documents: Vec<u8>) {
+        *self.documents.lock().unwrap() = documents;
+    }
+
     /// Runs a command of `keelway` on the documents and stores its output.
     pub fn write(&self, command: &[&str]) {
         let mut documents = self.documents.lock().unwrap();

@@ -1,5 +1,5 @@
-//! A fleet of three API servers over two clusters with a worker each: registration, placement, division, drift and deletion, and failures of each
-//! part while a client writes on, with real programs. One of the clusters hosts another fleet.
+//! A fleet of three API servers over two clusters with a worker each: the tour of docs/fleet-tour.md, and registration, placement, division, drift,
+//! deletion, and failures of each part while a client writes on, with real programs. One of the clusters hosts another fleet.
 //!
 //! It needs what the tests of `workers` need.
 
@@ -17,15 +17,18 @@ mod hosted;
 mod members;
 mod network_cut;
 mod removal;
+mod tour;
 mod workloads;
 
 use std::{thread, time::Instant};
 
+use guestbook::VISITS;
 use keelway_api::release::fleet_agent_image;
 use keelway_e2e::{
     host::on_own_host,
     worker_fleet::{TestCluster, WorkerFleet},
 };
+use tour::FleetTour;
 
 #[test]
 fn fleet() {
@@ -49,32 +52,33 @@ fn scenario() {
             scope.spawn(move || setting.create_worker_with(worker, behind, images));
         }
     });
-    stage("control planes", || {
-        setting.inject("c1", &[]);
-        setting.inject("c2", &[]);
-        setting.write(&["fleet", "inject", "--name", "f1", "--replicas", "3", "--ingress-replicas", "2"]);
-        setting.reconcile();
-    });
+    let mut tour = FleetTour::begin(&setting);
+    stage("control planes", || tour.control_planes("Create the control planes"));
     let control_plane = setting.cluster("f1", &[]);
     let fleet = &control_plane.kubectl;
     let west = Member { cluster: setting.cluster("c1", &["w1"]), name: "west" };
     let east = Member { cluster: setting.cluster("c2", &["w2"]), name: "east" };
     stage("workers", || setting.join(&[&west.cluster, &east.cluster]));
     stage("registration", || {
-        members::register(&setting, fleet, &[&west, &east]);
+        tour.section("Register the clusters");
+        members::may_place(&[&west, &east], VISITS);
         members::are_reported(&setting, fleet);
     });
     stage("one cluster", || workloads::one_cluster_runs_it(fleet, &east, &west));
     stage("by name", || workloads::an_annotation_names_the_cluster(fleet, &west, &east));
     stage("division", || workloads::replicas_are_divided(fleet, &[&west, &east]));
     stage("drift", || workloads::drift_is_corrected(&west));
+    for section in ["Place an application", "Divide it", "Change something in a cluster"] {
+        stage(section, || tour.section(section));
+    }
     stage("hosting", || hosted::a_cluster_hosts_a_fleet(&setting, &west));
     stage("failures", || failures::nothing_is_lost(&setting, &control_plane, &west, &east));
     stage("deletion", || workloads::deletion_reaches_the_clusters(fleet, &[&west, &east]));
     stage("removal", || {
-        removal::with_its_workloads(fleet, &west, &east);
-        removal::without_its_workloads(fleet, &east);
+        removal::with_its_workloads(&east, &west, || tour.section("Remove a cluster"));
+        removal::without_its_workloads(fleet, &west);
     });
+    tour.end();
 }
 
 fn stage<T>(name: &str, body: impl FnOnce() -> T) -> T {

@@ -1,29 +1,26 @@
 //! The members of a fleet: clusters with an agent.
 
-use keelway_e2e::{Kubectl, deadline, worker_fleet::WorkerFleet};
+use keelway_e2e::{Kubectl, worker_fleet::WorkerFleet};
+use serde_json::json;
 
-use crate::{Member, guestbook::VISITS};
+use crate::Member;
 
-/// Registers clusters with the commands of the documentation, and waits until the fleet reports them ready.
-pub(crate) fn register(setting: &WorkerFleet, fleet: &Kubectl, members: &[&Member]) {
+/// Allows the agents to place a custom resource as well.
+pub(crate) fn may_place(members: &[&Member], resource: &str) {
+    let (plural, group) = resource.split_once('.').unwrap();
+    let name = "keelway-fleet-agent-visits";
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": name },
+        "rules": [{ "apiGroups": [group], "resources": [plural], "verbs": ["get", "list", "watch", "create", "patch", "delete"] }],
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": name },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name },
+        "subjects": [{ "kind": "ServiceAccount", "name": "keelway-fleet-agent", "namespace": "keelway-fleet" }],
+    });
+    let manifests = json!({ "apiVersion": "v1", "kind": "List", "items": [role, binding] }).to_string();
     for member in members {
-        let kubeconfig = fleet.file().to_str().unwrap();
-        let create = ["fleet", "token", "create", "--cluster-name", member.name, "--kubeconfig", kubeconfig];
-        let token = setting.fleet.keelway.run(&create, &[]).succeeded().stdout;
-        let manifests = setting
-            .fleet
-            .keelway
-            .run(&["fleet", "agent-manifests", "-", "--resource", VISITS], &token)
-            .succeeded()
-            .stdout;
-        let _ = member.cluster.kubectl.run_with(&["apply", "-f", "-"], &manifests).succeeded();
-    }
-    for member in members {
-        let object = format!("clusters.fleet.keelway.dev/{}", member.name);
-        deadline::until(&format!("{} registers", member.name), deadline::KUBERNETES, || {
-            fleet.run(&["get", &object]).code() == 0
-        });
-        fleet.wait("condition=Ready", &[&object]);
+        let _ = member.cluster.kubectl.run_with(&["apply", "-f", "-"], manifests.as_bytes()).succeeded();
     }
 }
 
@@ -32,8 +29,9 @@ pub(crate) fn are_reported(setting: &WorkerFleet, fleet: &Kubectl) {
     let table = fleet.run(&["get", "clusters.fleet.keelway.dev"]).succeeded().text().to_owned();
     let header: Vec<&str> = table.lines().next().unwrap_or_default().split_whitespace().collect();
     assert_eq!(header, ["NAME", "K8S-VERSION", "REGION", "ZONE", "READY", "IDLE", "STANDBY", "AGE"], "{table}");
-    for name in ["west", "east"] {
-        assert!(table.lines().any(|line| line.starts_with(name) && line.contains("1.37")), "{table}");
+    for (name, region) in [("west", "eu"), ("east", "us")] {
+        let is_listed = |line: &str| line.starts_with(name) && line.contains("1.37") && line.contains(region);
+        assert!(table.lines().any(is_listed), "{table}");
     }
     let kubeconfig = fleet.file().to_str().unwrap();
     let _ = setting.fleet.keelway.run(&["fleet", "status", "--kubeconfig", kubeconfig], &[]).succeeded();

@@ -7,11 +7,9 @@ use crate::{Member, guestbook};
 const REFUSAL: &str = "the fleet refuses this agent";
 
 /// A cluster leaves with its workloads: its agent deletes them, and then has no rights. The other cluster keeps its own.
-pub(crate) fn with_its_workloads(fleet: &Kubectl, leaving: &Member, other: &Member) {
+pub(crate) fn with_its_workloads(leaving: &Member, other: &Member, remove: impl FnOnce()) {
     let before = guestbook::running(other);
-    let object = cluster(leaving);
-    let _ = fleet.run(&["annotate", &object, "fleet.keelway.dev/workloads=Delete"]).succeeded();
-    let _ = fleet.run(&["delete", &object, "--timeout=170s"]).succeeded();
+    remove();
     let placed = "deployments,services,configmaps,jobs,horizontalpodautoscalers,persistentvolumeclaims";
     let managed = "fleet.keelway.dev/managed-by=keelway-fleet-agent";
     let left = leaving.cluster.kubectl.run(&["get", placed, "--all-namespaces", "-l", managed, "-o", "name"]);
