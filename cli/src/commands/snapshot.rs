@@ -29,7 +29,7 @@ pub(crate) enum SnapshotCommand {
     /// Take a snapshot of a cluster's etcd now, and print its name. Then deletes the snapshots that spec.etcd.snapshots.retention does not
     /// keep
     #[command(
-        after_help = "Example:\n  keelway snapshot create c1 < c1.yaml\n  keelway get -o yaml | keelway snapshot create c1"
+        after_help = "Example:\n  keelway snapshot create c1 < c1.yaml\n  keelway snapshot create c1 --quiet -f c1.yaml"
     )]
     Create(SnapshotClusterArgument),
     /// List the snapshots of a cluster
@@ -208,8 +208,11 @@ fn delete(
 
 fn known(name: &str, there: &[SnapshotName]) -> Result<SnapshotName, CommandFailure> {
     let found = there.iter().find(|known| known.to_string() == name).copied();
-    let all = || there.iter().map(ToString::to_string).collect();
-    found.ok_or_else(|| missing_document_error("snapshot", name, &all()))
+    found.ok_or_else(|| {
+        let all = there.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let help = if all.is_empty() { "the cluster has none".to_owned() } else { format!("the cluster has {all}") };
+        CommandFailure::usage(format!("snapshot {name} not found"), help)
+    })
 }
 
 fn key(documents: &Documents, arguments: &SnapshotClusterArgument) -> Result<Code, CommandFailure> {

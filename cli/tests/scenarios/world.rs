@@ -116,7 +116,7 @@ impl World {
                 (true, false) => ObservedValue::Known(String::new()),
             };
             seen.bindings.insert(id.clone(), told);
-            let store = self.stores.get(id).filter(|_| changes_members(&self.documents, id));
+            let store = self.stores.get(id).filter(|_| changes_members(&self.documents, cluster));
             let members = || of_role(&self.documents, id, Role::Etcd).map(|pod| pod.component.clone());
             seen.stores.extend(store.map(|store| (id.clone(), store.observe(members(), &self.members(id)))));
         }

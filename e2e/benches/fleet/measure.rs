@@ -164,6 +164,8 @@ impl Measurement {
     async fn restarts(&mut self, rounds: usize, table: &mut Table) {
         let (mut times, mut writes, mut objects) = ([vec![], vec![]], vec![], 0);
         for _ in 0..rounds {
+            // The reports about the last objects are written by then.
+            tokio::time::sleep(REST).await;
             let (listed, took) = self.list().await;
             objects = listed;
             let began = Instant::now();

@@ -71,7 +71,7 @@ fn is_deleted_by_name(plane: &TestControlPlane<'_>, name: &str) {
     assert!(unknown.code() == 2 && unknown.stderr.contains(name), "{}", unknown.stderr);
     assert_eq!(list(plane).len(), 1, "nothing is deleted if one name is unknown");
     let deleted = plane.keelway.run(&["snapshot", "delete", "c1", name], &plane.text).succeeded();
-    assert_eq!(deleted.stderr, format!("deleted snapshot {name} of cluster default/c1\n"));
+    assert_eq!(deleted.stderr, format!("deleted snapshot {name} of cluster c1\n"));
     assert!(list(plane).is_empty());
 }
 

@@ -24,7 +24,6 @@ pub(crate) use fleet::{FIELDS_WITHOUT_FLEET, FieldWithoutFleet};
 pub(crate) use hypervisor::{FEWEST_PORTS, FIRST_PORT, LONGEST_SOCKET};
 pub(crate) use network::{POD_SIZES, PrefixLengths, RESERVED, SERVICE_SIZES, SMALLEST_IPV6_MTU, VPN_SIZES};
 pub(crate) use secret::{check_user_secret, secret};
-pub(crate) use snapshots::MOST_SNAPSHOTS;
 
 use crate::{
     cluster::{AddonsSpec, CertificatesSpec},

@@ -29,7 +29,7 @@ mod store_view;
 use alloc::{string::String, vec, vec::Vec};
 
 use keelway_api::{
-    Component, Documents, Time,
+    Cluster, Component, Documents, Time,
     cluster::{EtcdMember, EtcdStatus},
     component::{ComponentSpec, ComponentStage},
     jiff::{SignedDuration, Timestamp},
@@ -76,7 +76,8 @@ enum ChangeProgress {
 pub(crate) fn plan_members(plan: &mut Plan, fleet: &mut FleetCapacity, at: StoreContext<'_>) {
     removed::stop_removed(plan, fleet, at);
     note_unavailable(plan, at);
-    if !changes_members(&plan.documents, at.id) {
+    let document = plan.documents.clusters.get(&at.cluster.reference);
+    if !document.is_some_and(|cluster| changes_members(&plan.documents, cluster)) {
         return;
     }
     // Gate 1: the next change begins after the recorded one ended.
@@ -136,8 +137,8 @@ fn wait_for_store(plan: &mut Plan, at: StoreContext<'_>) {
 /// Returns whether the members of a cluster's store are to change, or are changing, so that a pass has to ask the store for its member list. It
 /// depends on documents alone, so that a settled store is not asked.
 #[must_use]
-pub fn changes_members(documents: &Documents, id: &ClusterId) -> bool {
-    let Some(cluster) = documents.clusters.values().find(|cluster| cluster.id() == Some(id)) else { return false };
+pub fn changes_members(documents: &Documents, cluster: &Cluster) -> bool {
+    let Some(id) = cluster.id() else { return false };
     let Some(store) = cluster.status.as_ref().and_then(|status| status.etcd.as_ref()) else { return false };
     if cluster.deleted() || cluster.spec.paused {
         return false;

@@ -10,7 +10,7 @@ use crate::{
 const SINK: &str = "spec.etcd.snapshots.sink";
 
 /// The most snapshots that are kept.
-pub(crate) const MOST_SNAPSHOTS: u32 = 1000;
+const MOST_SNAPSHOTS: u32 = 1000;
 
 /// Records the faults of `spec.etcd.snapshots`.
 pub(super) fn check(spec: Option<&SnapshotsSpec>, faults: &mut FaultCollector) {
