@@ -1,6 +1,6 @@
 //! A cluster with one worker hosts another fleet, whose control plane is installed with the commands of the documentation.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use keelway_api::release::{self, fleet_controller_image};
 use keelway_e2e::{FinishedCommand, Kubectl, deadline, worker_fleet::WorkerFleet};
@@ -88,10 +88,10 @@ impl FleetHosting<'_> {
     /// Both Events appear, by the commands of the documentation.
     fn is_ready(&self) {
         for reason in ["FleetAPIServerReady", "FleetControlPlaneReady"] {
-            let what = format!("jsonpath={{.reason}}={reason}");
+            let event = format!("event/{reason}");
             let limit = format!("--timeout={}s", deadline::KUBERNETES.as_secs());
-            let wait = ["wait", &format!("--for={what}"), &format!("event/{reason}"), &limit];
-            let waited = self.in_namespace(&wait);
+            let is_reason = format!("--for=jsonpath={{.reason}}={reason}");
+            let waited = self.in_namespace(&["wait", "--for=create", &is_reason, &event, &limit]);
             if waited.code() != 0 {
                 println!("{}", self.in_namespace(&["get", "pods,pvc,events"]).text());
                 for pod in ["statefulset/etcd", "deployment/kube-apiserver", "deployment/keelway-fleet-host"] {
@@ -116,15 +116,16 @@ impl FleetHosting<'_> {
 
     /// From outside the pod network, the API serves the kinds of a fleet, and the status command finds nothing wrong.
     fn serves(&self, fleet: &Kubectl) {
-        let status = ["fleet", "status", "--kubeconfig", path(fleet.file())];
         self.within(|| {
             let kinds = fleet.run(&["api-resources", "--api-group=fleet.keelway.dev", "-o", "name"]).succeeded();
             for kind in ["clusters", "schedulepolicies", "placements", "works"] {
                 assert!(kinds.text().contains(&format!("{kind}.fleet.keelway.dev")), "{}", kinds.text());
             }
             let _ = fleet.run(&["create", "deployment", "stored", "--image=example.com/image"]).succeeded();
-            let _ = self.keelway(&status, &[]).succeeded();
         });
+        let kubeconfig = fs::read(fleet.file()).unwrap();
+        let check = "umask 077; cat > /run/hosted.kubeconfig; keelway fleet status --kubeconfig /run/hosted.kubeconfig";
+        let _ = self.setting.worker(WORKER).run(&["bash", "-ec", check], &kubeconfig).succeeded();
     }
 
     fn the_same_command_changes_nothing(&self) {
@@ -158,10 +159,6 @@ impl FleetHosting<'_> {
         let _ = self.kubectl.run(&["delete", "namespace", NAMESPACE]).succeeded();
         let _ = self.kubectl.run(&["delete", "persistentvolume", NAMESPACE]).succeeded();
     }
-}
-
-fn path(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 fn volume() -> String {

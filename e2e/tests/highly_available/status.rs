@@ -20,8 +20,9 @@ pub(crate) fn shows_stores(plane: &Plane<'_>) {
 /// A machine without power is not ready, and its member does not respond, although the documents record both as ready.
 pub(crate) fn shows_what_is_away(plane: &Plane<'_>, away: &str) {
     let shown = |arguments: &[&str]| {
-        let text = plane.keelway.run(&[&["status", "-o", "wide"], arguments].concat(), &plane.text).succeeded();
-        let row = text.text().lines().find(|line| line.starts_with(away)).unwrap().to_owned();
+        let text = plane.keelway.run(&[&["status", "-o", "wide"][..], arguments].concat(), &plane.text).succeeded();
+        let mut table = text.text().lines().skip_while(|line| !line.starts_with("HYPERVISOR"));
+        let row = table.find(|line| line.starts_with(away)).unwrap().to_owned();
         (row.split_whitespace().nth(2).unwrap().to_owned(), text.text().to_owned())
     };
     assert_eq!(shown(&["--recorded"]).0, "True");

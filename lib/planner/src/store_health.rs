@@ -10,6 +10,7 @@ use keelway_api::{
     Cluster, Documents, Time,
     cluster::MemberPhase,
     condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
+    machine::ObservedValue,
     name::{ClusterId, ClusterRef, ComponentName, PodName},
     store_observation::{ListedMember, MemberAlarm, MemberId, MemberList, MemberReport, StoreObservation},
 };
@@ -74,7 +75,8 @@ impl StoreFault {
         let some = |names: Vec<String>| Some(names).filter(|names| !names.is_empty());
         let Some(list) = &store.list else {
             // If no member responds, they may all be behind a network that does not reach us.
-            let is_shown = store.members.values().filter_map(|seen| seen.known()).any(|report| report.leader.is_none());
+            let is_shown =
+                store.members.values().filter_map(ObservedValue::known).any(|report| report.leader.is_none());
             return some(silent(store)).filter(|_| is_shown).map(Self::NoMajority);
         };
         let corrupt = || some(with_alarm(store, MemberAlarm::Corrupt)).map(Self::Corrupt);
@@ -144,6 +146,6 @@ fn lagging(store: &StoreObservation) -> Vec<String> {
 /// Returns how many committed entries a member has not applied. None: it does not respond.
 #[must_use]
 pub fn lag(store: &StoreObservation, member: &ComponentName) -> Option<u64> {
-    let committed = store.members.values().filter_map(|seen| seen.known()).map(|report| report.raft_index).max()?;
+    let committed = store.members.values().filter_map(ObservedValue::known).map(|report| report.raft_index).max()?;
     Some(committed.saturating_sub(store.report(member)?.applied_index))
 }

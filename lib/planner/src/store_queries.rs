@@ -7,7 +7,8 @@ use crate::{membership::changes_members, store_health::MEMBERS_HEALTHY, store_ro
 /// Whether a decision about a cluster needs the reports of its etcd members.
 #[must_use]
 pub fn needs_store(documents: &Documents, cluster: &Cluster) -> bool {
-    let Some(id) = cluster.id().filter(|_| has_store(cluster)) else { return false };
+    let is_changed = !cluster.deleted() && !cluster.spec.paused && has_store(cluster);
+    let Some(id) = cluster.id().filter(|_| is_changed) else { return false };
     let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let is_reported = [MEMBERS_HEALTHY, HAS_ROOM].iter().any(|kind| condition::has(conditions, kind));
     is_reported || changes_members(documents, cluster) || !is_served(documents, id)
@@ -16,7 +17,7 @@ pub fn needs_store(documents: &Documents, cluster: &Cluster) -> bool {
 /// Whether a cluster has a store whose members have worked.
 #[must_use]
 pub fn has_store(cluster: &Cluster) -> bool {
-    cluster.is_initialized() && members(cluster).is_some() && !cluster.deleted() && !cluster.spec.paused
+    cluster.is_initialized() && members(cluster).is_some()
 }
 
 /// Whether every etcd member and every API server is ready. An alarm of a store keeps its API servers from being ready.

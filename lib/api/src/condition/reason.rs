@@ -201,7 +201,7 @@ reasons! {
         => "replace the member that the message names: docs/stores.md, \"Conditions\"";
     MemberMissing, WARNING, "Cluster", "EtcdMembersHealthy":
         "a member that the documents record is not in etcd's member list: a person removed it with another client"
-        => "docs/stores.md, \"Conditions\"";
+        => "see docs/stores.md, \"Conditions\"";
     MemberUnknown, WARNING, "Cluster", "EtcdMembersHealthy":
         "etcd's member list has a member that no component of the cluster runs: a person added it with another client"
         => "remove it from the list: docs/stores.md, \"Conditions\"";

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use keelway_api::name::ComponentName;
+use keelway_api::{machine::ObservedValue, name::ComponentName};
 use keelway_etcd_client::{EtcdAlarm, EtcdClient, EtcdError};
 use keelway_planner::{MemberAlarm, MemberId, MemberList, StoreObservation, StoreOrder};
 
@@ -37,7 +37,7 @@ pub(crate) async fn execute(members: &Members, order: &StoreOrder) -> Result<(),
 }
 
 fn has_taken_effect(order: &StoreOrder, store: &StoreObservation, list: &MemberList) -> Result<bool, StoreOrderError> {
-    let mut reports = store.members.values().filter_map(|report| report.known());
+    let mut reports = store.members.values().filter_map(ObservedValue::known);
     Ok(match order {
         StoreOrder::AddLearner { peer_urls, .. } => {
             let urls: BTreeSet<String> = peer_urls.iter().cloned().collect();

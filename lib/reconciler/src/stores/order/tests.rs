@@ -1,4 +1,3 @@
-use keelway_api::machine::ObservedValue;
 use keelway_planner::{DatabaseSize, ListedMember, MemberReport};
 
 use super::*;
