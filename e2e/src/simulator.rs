@@ -15,6 +15,7 @@ mod fault_schedule;
 mod fault_steps;
 mod machine;
 mod machines;
+mod members;
 mod minter;
 mod person;
 mod program;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use keelway_api::{
     Documents,
+    cluster::{EtcdStatus, RemovalReason},
     machine::{ContainerPhase, MachineConfig, MachineState, ObservedValue, Pod, ServerAdmin, Start},
     name::{HypervisorName, PodName},
 };
@@ -74,11 +75,15 @@ pub enum Bug {
     ForgetsWhatMayRun,
     /// A container whose certificate has expired is treated as not live.
     ChecksDates,
+    /// The change of a store's members is forgotten before it has ended.
+    ForgetsTheChange,
+    /// The removal of the data of a member is ordered while the store has the member.
+    CleansAMember,
 }
 
 impl Bug {
     /// Every planted bug.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 30] = [
         Self::SavesAfterwards,
         Self::IgnoresFailedSaves,
         Self::BearsTwice,
@@ -107,6 +112,8 @@ impl Bug {
         Self::RemovesDataWithoutAnOrder,
         Self::ForgetsWhatMayRun,
         Self::ChecksDates,
+        Self::ForgetsTheChange,
+        Self::CleansAMember,
     ];
 }
 
@@ -175,6 +182,11 @@ impl SimulationState {
                 let clusters =
                     documents.clusters.values_mut().filter_map(|cluster| cluster.status.as_mut()?.etcd.as_mut());
                 clusters.flat_map(|store| store.members.values_mut()).for_each(|member| member.removal = None);
+            }
+            Some(Bug::ForgetsTheChange) => stores(&mut documents).for_each(|store| store.change = None),
+            Some(Bug::CleansAMember) => {
+                let members = stores(&mut documents).filter_map(|store| store.members.values_mut().next());
+                members.for_each(|member| member.removal = Some(RemovalReason::MemberRemoved));
             }
             Some(Bug::ForgetsWhatMayRun) => {
                 let stopping = documents.components.iter().find(|(_, component)| component.is_stopping());
@@ -295,4 +307,8 @@ fn each_command(actions: &mut [Action], change: impl Fn(String) -> String) {
             new.container.command = std::mem::take(&mut new.container.command).into_iter().map(&change).collect();
         }
     }
+}
+
+fn stores(documents: &mut Documents) -> impl Iterator<Item = &mut EtcdStatus> {
+    documents.clusters.values_mut().filter_map(|cluster| cluster.status.as_mut()?.etcd.as_mut())
 }

@@ -1,14 +1,17 @@
 //! Simulated components, as the pass queries them.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use keelway_api::{Documents, jiff::Timestamp, machine::ObservedValue, name::ClusterId};
-use keelway_planner::{ClusterAccess, ComponentHealth, FirstBindings, Probe, access};
+use keelway_planner::{ClusterAccess, ComponentHealth, FirstBindings, Probe, StoreObservation, StoreOrder, access};
 use keelway_reconciler::Components;
 
 use super::{
     error::SimulatedRefusal,
     fault::FaultPoint,
     fault_steps::{Sim, StepTarget},
+    program::SimulatedProgram,
     state::SimulationState,
 };
 
@@ -72,6 +75,56 @@ impl Components for SimulatedComponents {
             Ok(())
         });
         bound.await.map_err(|refused| refused.to_string())
+    }
+
+    async fn store(&self, _documents: &Documents, members: &[Probe]) -> StoreObservation {
+        let Some(id) = members.first().map(|probe| probe.component.cluster.clone()) else {
+            return StoreObservation::default();
+        };
+        let mut reached = BTreeMap::new();
+        for probe in members {
+            let (machine, address) = (probe.machine.clone(), probe.address);
+            let asked = self.0.step(FaultPoint::AskBindings, StepTarget::Network(&probe.machine), move |world| {
+                match world.process_at(&machine, address).map(|process| &process.program) {
+                    Some(SimulatedProgram::Etcd(member)) => Ok(member.id),
+                    _ => Err(SimulatedRefusal("connection refused".to_owned())),
+                }
+            });
+            if let Ok(Some(id)) = asked.await {
+                reached.insert(probe.component.component.clone(), id);
+            }
+        }
+        let asked = members.iter().map(|probe| probe.component.component.clone()).collect();
+        let mut world = self.0.world();
+        let seen = world.observe_store(&id, asked, &reached);
+        world.pass.seen.stores.insert(id, seen.clone());
+        seen
+    }
+
+    async fn order(&self, documents: &Documents, members: &[Probe], order: &StoreOrder) -> Result<(), String> {
+        {
+            let mut world = self.0.world();
+            world.counts.effects += 1;
+            if world.pass.stale {
+                world.report_violation("nothing is done from stale documents", order.to_string());
+            }
+            if *documents != world.pass.kept {
+                world.report_violation("documents are saved before any effect that relies on them", order.to_string());
+            }
+        }
+        let asked = {
+            let world = self.0.world();
+            let is_well = |probe: &&Probe| {
+                world.process_at(&probe.machine, probe.address).is_some_and(|process| world.is_well(process))
+            };
+            members.iter().find(is_well).cloned()
+        };
+        let asked = asked.ok_or("no member responds")?;
+        let (cluster, order) = (asked.component.cluster.clone(), order.clone());
+        let executed = self.0.step(FaultPoint::Bind, StepTarget::Network(&asked.machine), move |world| {
+            world.execute_order(&cluster, &order).map_err(SimulatedRefusal)
+        });
+        executed.await.map_err(|refused| refused.to_string())
     }
 }
 

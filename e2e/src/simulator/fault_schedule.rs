@@ -161,6 +161,7 @@ impl SimulationState {
     /// Injects faults that occur between steps.
     pub(super) fn advance(&mut self) {
         self.end_timed_out_programs(Duration::from_secs(20));
+        self.advance_stores();
         if self.weather.calm || self.pass.stale {
             return;
         }

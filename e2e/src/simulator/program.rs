@@ -1,10 +1,15 @@
 //! The behaviour of a container's program, determined by its command line and its files alone.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    path::Path,
+};
 
 use keelway_api::{
     machine::{Container, ServerAdmin, ServerState},
     name::{ClusterId, ComponentName},
+    store_observation::MemberId,
 };
 use keelway_cluster_controller::{controller::ControllerConfiguration, egress::EgressConfig, gateway::GatewayConfig};
 
@@ -49,6 +54,21 @@ pub(super) struct SimulatedMember {
     pub(super) peer: SocketAddr,
     /// The addresses of the peers of the initial cluster, by name.
     pub(super) initial: BTreeMap<ComponentName, SocketAddr>,
+    /// Whether it joins a store that exists.
+    pub(super) joins: bool,
+    /// The id in its data. `None`: it has no data yet.
+    pub(super) id: Option<MemberId>,
+}
+
+impl SimulatedMember {
+    /// The peer URLs of its initial cluster, by name.
+    pub(super) fn initial_urls(&self) -> BTreeMap<ComponentName, Vec<String>> {
+        self.initial.iter().map(|(name, peer)| (name.clone(), vec![format!("https://{peer}")])).collect()
+    }
+
+    pub(super) fn peer_urls(&self) -> BTreeSet<String> {
+        [format!("https://{}", self.peer)].into()
+    }
 }
 
 impl SimulatedProgram {
@@ -176,6 +196,8 @@ impl<'a> Flags<'a> {
             client: address(self.get("listen-client-urls")?)?,
             peer: address(self.get("listen-peer-urls")?)?,
             initial: initial.collect::<Result<_, String>>()?,
+            joins: self.get("initial-cluster-state").is_ok_and(|state| state == "existing"),
+            id: None,
         };
         match member.initial.get(&member.name) {
             Some(peer) if *peer == member.peer => Ok(SimulatedProgram::Etcd(member)),

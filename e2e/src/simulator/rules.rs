@@ -244,7 +244,11 @@ impl SimulationState {
         let cluster = of_pod(&self.saved);
         let kept = of_pod(&self.pass.kept).or_else(|| cluster.clone());
         let store = kept.as_ref().and_then(|cluster| cluster.status.as_ref()?.etcd.as_ref());
-        let same = store.is_some_and(|store| store.initial_cluster.keys().eq(member.initial.keys()));
+        let written = store.map(|store| {
+            let start = store.members.get(&pod.component).and_then(|member| member.started_with.as_ref());
+            start.map_or(&store.initial_cluster, |start| &start.initial_cluster)
+        });
+        let same = written.is_some_and(|written| written.keys().eq(member.initial.keys()));
         if !same && cluster.is_some() {
             self.report_violation("a store's first members are written down before the first start", pod.to_string());
         }

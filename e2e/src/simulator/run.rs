@@ -27,7 +27,7 @@ use super::{
 };
 
 /// The maximum number of passes until the fleet settles after the last fault.
-const MOST_PASSES: u64 = 60;
+const MOST_PASSES: u64 = 120;
 /// The time within which a loss must be reported.
 const TOLD_WITHIN: Duration = Duration::from_secs(30);
 /// The time within which the fleet must settle.

@@ -67,7 +67,7 @@ impl SimulationState {
                 let machine = self.machines.get(&component.spec.hypervisor);
                 let data = machine.map(|machine| machine.state().data_of(pod, "data")).unwrap_or_default();
                 Some(&pod.cluster) == cluster.id()
-                    && match member.map(|member| member.phase) {
+                    && match member.filter(|member| !member.is_removed()).map(|member| member.phase) {
                         None | Some(MemberPhase::Pending) => false,
                         Some(MemberPhase::Marked) => !data.marked,
                         Some(MemberPhase::Started) => !(data.marked && data.used),
@@ -123,10 +123,6 @@ impl SimulationState {
         for cluster in self.saved.clusters.values_mut() {
             cluster.spec.paused = false;
             cluster.spec.ingress.replicas = cluster.spec.ingress.replicas.min(public);
-            let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
-            if let Some(store) = store {
-                cluster.spec.etcd.replicas = u32::try_from(store.initial_cluster.len()).unwrap();
-            }
         }
         self.restore_refused_documents();
         self.trace_line("from here on nothing goes wrong");
@@ -264,7 +260,7 @@ impl SimulationState {
         self.trace_line(format!("a person {} {name}", if closed { "cordons" } else { "uncordons" }));
     }
 
-    /// Changes the document as `keelway hypervisor drain --leave-etcd` does.
+    /// Changes the document as `keelway hypervisor drain` does.
     fn drain(&mut self) {
         let Some(name) = self.random.pick(self.saved.hypervisors.keys().cloned().collect::<Vec<_>>()) else { return };
         let Some(document) = self.saved.hypervisors.get_mut(&name) else { return };

@@ -14,7 +14,7 @@ use keelway_api::{
     name::{ClusterId, HypervisorName, PodName},
     role::Role,
 };
-use keelway_planner::PassObservation;
+use keelway_planner::{PassObservation, store_model::StoreModel};
 use tokio::time::Instant;
 
 use super::{
@@ -48,6 +48,8 @@ pub(super) struct SimulationState {
     pub(super) saved: Documents,
     /// The digest of the bindings in each cluster's etcd.
     pub(super) bindings: BTreeMap<ClusterId, String>,
+    /// What the members of each store agreed on.
+    pub(super) stores: BTreeMap<ClusterId, StoreModel>,
     /// etcd members that started at least once.
     pub(super) started: BTreeSet<PodName>,
     pub(super) weather: Weather,
@@ -117,6 +119,7 @@ impl SimulationState {
             machines: BTreeMap::new(),
             saved: Documents::default(),
             bindings: BTreeMap::new(),
+            stores: BTreeMap::new(),
             started: BTreeSet::new(),
             weather,
             bug,
@@ -181,7 +184,7 @@ impl SimulationState {
         let program = program.and_then(|program| {
             self.check_ports(machine, &kept, &program)?;
             match &program {
-                SimulatedProgram::Etcd(member) => self.start_member(machine, &kept.pod, member)?,
+                SimulatedProgram::Etcd(member) => self.start_member(machine, &kept, member)?,
                 SimulatedProgram::ApiServer { .. }
                 | SimulatedProgram::Controller { .. }
                 | SimulatedProgram::Proxy { .. }
@@ -221,6 +224,7 @@ impl SimulationState {
             (SimulatedProgram::Etcd(member), Some(before)) => SimulatedProgram::Etcd(SimulatedMember {
                 cluster: before.cluster.clone(),
                 initial: before.initial.clone(),
+                id: before.id,
                 ..member
             }),
             (program, _) => program,
@@ -247,51 +251,6 @@ impl SimulationState {
         Err("address in use".to_owned())
     }
 
-    /// Starts a member as etcd does. With data, it continues with that data. Without data, it forms a new etcd, unless a peer knows that it ran
-    /// before.
-    fn start_member(
-        &mut self,
-        machine: &HypervisorName,
-        pod: &PodName,
-        member: &SimulatedMember,
-    ) -> Result<(), String> {
-        let Some(found) = self.machines.get(machine) else { return Ok(()) };
-        if found.disk.members.contains_key(pod) {
-            return Ok(());
-        }
-        if !found.disk.is_marked(pod) {
-            self.report_violation("a member starts first on data that was marked for it", pod.to_string());
-        }
-        self.check_birth(pod, member);
-        if self.started.contains(pod) {
-            self.starts_empty(pod);
-            if self.members(&member.cluster).count() > 0 {
-                return Err("the member has already been bootstrapped".to_owned());
-            }
-        }
-        self.started.insert(pod.clone());
-        if let Some(found) = self.machines.get_mut(machine) {
-            found.disk.members.insert(pod.clone(), member.clone());
-        }
-        Ok(())
-    }
-
-    /// Returns the running etcd members of a cluster that other machines can reach.
-    pub(super) fn members(&self, cluster: &ClusterId) -> impl Iterator<Item = (&PodName, &SimulatedMember)> {
-        let now = Instant::now();
-        let machines = self.machines.values().filter(move |machine| machine.on_network(now));
-        machines.flat_map(|machine| machine.runtime.processes()).filter_map(move |(kept, process)| {
-            let SimulatedProgram::Etcd(member) = &process.program else { return None };
-            (member.cluster == *cluster).then_some((&kept.pod, member))
-        })
-    }
-
-    /// Returns whether more than half of the etcd members of a cluster run.
-    pub(super) fn has_quorum(&self, cluster: &ClusterId) -> bool {
-        let size = self.members(cluster).map(|(_, member)| member.initial.len()).max();
-        size.is_some_and(|size| self.members(cluster).count() > size / 2)
-    }
-
     /// Returns the process that listens on this address, if other machines can reach it.
     fn listener(&self, at: SocketAddr) -> Option<&SimulatedProcess> {
         let now = Instant::now();
@@ -309,7 +268,7 @@ impl SimulationState {
         let is_up = !process.program.is_main() || process.up_at <= Instant::now();
         is_up
             && match &process.program {
-                SimulatedProgram::Etcd(member) => self.has_quorum(&member.cluster),
+                SimulatedProgram::Etcd(member) => self.is_member_well(member),
                 SimulatedProgram::ApiServer { stores, .. } => stores.iter().any(reached),
                 SimulatedProgram::Controller { server, .. } => reached(server),
                 SimulatedProgram::Proxy { servers, .. } => {

@@ -73,7 +73,7 @@ fn scenario(tag: &str, reach: ReachMode) {
     replicas::elect_leaders(&plane);
     ingress::contexts(&plane);
     ingress::tell_metrics(&plane);
-    scaling::members_stay(&plane);
+    scaling::members_change(&mut plane);
     scaling::no_request_fails(&mut plane);
     replicas::are_spread(&plane);
 

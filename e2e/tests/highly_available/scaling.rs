@@ -7,16 +7,18 @@ use keelway_e2e::load::Load;
 
 use crate::plane::Plane;
 
-/// If the number of etcd members changes after the store was created, the plan keeps the members and states the reason.
-pub(crate) fn members_stay(plane: &Plane<'_>) {
-    let plan = plane.plan(&plane.changed(|spec| spec.etcd.replicas = 5));
-    let reason =
-        "waits for spec.etcd.replicas to be set back: changing the members of a created store is not supported yet";
-    for member in ["etcd-3", "etcd-4"] {
-        assert!(plan.contains(&format!("c1/{member} {reason}")), "{plan}");
-    }
+/// etcd is scaled down to one member and up again: learners are promoted, the leader moves, and API servers follow.
+pub(crate) fn members_change(plane: &mut Plane<'_>) {
     let plan = plane.plan(&plane.changed(|spec| spec.etcd.replicas = 1));
-    assert!(plan.contains(&format!("c1/etcd-2 {reason}")), "{plan}");
+    assert!(plan.contains("remove the etcd member c1/etcd-2"), "{plan}");
+    let load = Load::start(&plane.kubectl);
+    for replicas in [1, 3] {
+        plane.reconcile(|spec| spec.etcd.replicas = replicas);
+        assert_eq!(plane.of_role(Role::Etcd).len(), replicas as usize);
+        let store = plane.cluster().status.as_ref().unwrap().etcd.as_ref().unwrap();
+        assert_eq!((store.members.len(), &store.change), (replicas as usize, &None));
+    }
+    load.end().assert_good();
 }
 
 /// API servers, controllers and ingresses are scaled down to one and up again. haproxy keeps running.

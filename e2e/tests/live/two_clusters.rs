@@ -220,7 +220,7 @@ fn a_member_without_its_data_stays_away(keelway: &Keelway, machines: &[TestMachi
     assert!(machine.running_of(&pod.cluster).contains_key("etcd-0"));
 }
 
-/// Draining moves all components off a private machine, except etcd members. If the machine has members, the command requires `--leave-etcd`.
+/// Draining moves all components off a private machine, etcd members included.
 fn a_machine_is_drained(keelway: &Keelway, machines: &[TestMachine], documents: &[u8]) -> Vec<u8> {
     let before = read(documents);
     let of_role = |documents: &Documents, name: &str, role: Role| {
@@ -228,19 +228,10 @@ fn a_machine_is_drained(keelway: &Keelway, machines: &[TestMachine], documents: 
         component.unwrap().1.clone()
     };
     let from = of_role(&before, "c1", Role::KubeApiserver).spec.hypervisor;
-    let members = before.components.values().any(|c| c.spec.role == Role::Etcd && c.spec.hypervisor == from);
-    if members {
-        let refused = keelway.run(&["hypervisor", "drain", from.as_str()], documents);
-        assert_eq!(refused.code(), 2);
-        assert_eq!(refused.stdout, documents, "the input is given back");
-        assert!(refused.stderr.contains("etcd members cannot be moved"), "{}", refused.stderr);
-    }
-    let marked = keelway.run(&["hypervisor", "drain", "--leave-etcd", from.as_str()], documents).succeeded();
+    let marked = keelway.run(&["hypervisor", "drain", from.as_str()], documents).succeeded();
     let settled = keelway.run(&["reconcile"], &marked.stdout).succeeded().stdout;
     let after = read(&settled);
-    let left: BTreeSet<Role> =
-        after.components.values().filter(|c| c.spec.hypervisor == from).map(|c| c.spec.role).collect();
-    assert!(left.is_subset(&[Role::Etcd].into()), "{left:?}");
+    assert!(after.components.values().all(|component| component.spec.hypervisor != from));
     assert_eq!(after.components.len(), before.components.len());
     for component in after.components.values() {
         let running = machine(machines, component).running_of(&component.spec.cluster_id);

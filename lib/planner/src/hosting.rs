@@ -161,6 +161,7 @@ pub fn hosted_requests(
         mint: Vec::new(),
         agents: BTreeMap::new(),
         bindings: Vec::new(),
+        stores: BTreeMap::new(),
         decisions: Vec::new(),
         waiting: Vec::new(),
         due: None,
@@ -269,6 +270,9 @@ fn first_members(hosting: &HostingNamespace) -> Result<EtcdStatus, NameError> {
         initial_cluster: hosting.members().map(member).collect::<Result<_, NameError>>()?,
         cluster_id: None,
         members: BTreeMap::new(),
+        next_index: None,
+        change: None,
+        snapshots: None,
     })
 }
 

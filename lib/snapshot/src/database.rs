@@ -12,7 +12,7 @@ use std::io::{self, Read, Seek};
 
 use serde::{Deserialize, Serialize};
 
-use self::{blocks::Blocks, meta::Meta, walk::Walk};
+use self::{blocks::Blocks, meta::Meta, walk::DatabaseWalk};
 
 /// What is known of a database. Hash, revision, size and version are those of `etcdutl snapshot status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,5 +101,5 @@ pub fn check<R: Read + Seek>(reader: R, length: u64) -> Result<DatabaseSummary, 
     if total_size != length {
         return Err(DatabaseError::Length { expected: total_size, found: length });
     }
-    Walk::over(&mut blocks, &meta)?.summary(total_size)
+    DatabaseWalk::over(&mut blocks, &meta)?.summary(total_size)
 }

@@ -11,7 +11,7 @@ mod seal;
 mod sink;
 
 pub use database::{DatabaseError, DatabaseSummary, PageProblem, check};
-pub use manifest::{FORMAT, ManifestError, SnapshotManifest, SnapshotOwner, SnapshotVersions};
+pub use manifest::{FORMAT, SnapshotManifest, SnapshotManifestError, SnapshotOwner, SnapshotVersions};
 pub use name::{SnapshotName, SnapshotNameError};
 pub use receive::{ReceiveError, SealedSnapshot, SnapshotFault, receive};
 pub use repository::{RepositoryError, SnapshotRepository, StoredSnapshots, UnreadableSnapshot};

@@ -55,7 +55,7 @@ pub struct SnapshotManifest {
 
 /// A manifest cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ManifestError {
+pub enum SnapshotManifestError {
     /// It is not a manifest.
     #[error("the manifest cannot be read")]
     Unreadable(#[source] serde_json::Error),
@@ -81,22 +81,22 @@ pub enum ManifestError {
 
 impl SnapshotManifest {
     /// Reads the manifest of the snapshot with this name, of this cluster.
-    pub fn parse(text: &[u8], name: &SnapshotName, owner: &SnapshotOwner) -> Result<Self, ManifestError> {
+    pub fn parse(text: &[u8], name: &SnapshotName, owner: &SnapshotOwner) -> Result<Self, SnapshotManifestError> {
         #[derive(Deserialize)]
         struct Format {
             format: u32,
         }
-        let Format { format } = serde_json::from_slice(text).map_err(ManifestError::Unreadable)?;
+        let Format { format } = serde_json::from_slice(text).map_err(SnapshotManifestError::Unreadable)?;
         if format > FORMAT {
-            return Err(ManifestError::Newer(format));
+            return Err(SnapshotManifestError::Newer(format));
         }
-        let manifest: Self = serde_json::from_slice(text).map_err(ManifestError::Unreadable)?;
+        let manifest: Self = serde_json::from_slice(text).map_err(SnapshotManifestError::Unreadable)?;
         if manifest.name != name.to_string() {
-            return Err(ManifestError::Renamed(manifest.name));
+            return Err(SnapshotManifestError::Renamed(manifest.name));
         }
         if manifest.cluster.id != owner.id {
             let SnapshotOwner { id, namespace, name } = manifest.cluster;
-            return Err(ManifestError::Foreign { namespace, name, id });
+            return Err(SnapshotManifestError::Foreign { namespace, name, id });
         }
         Ok(manifest)
     }

@@ -139,7 +139,7 @@ fn read_back(file: File, key: &SealingKey, length: u64) -> Result<DatabaseSummar
 
 /// Writes a snapshot to a sealed file. The last bytes are held back until the next part shows that they are not the digest.
 struct IncomingSnapshot {
-    output: StreamWriter<HashedFile>,
+    output: StreamWriter<SealedFileWriter>,
     hash: Sha256,
     held: Vec<u8>,
     length: u64,
@@ -155,7 +155,7 @@ struct ReceivedSnapshot {
 
 impl IncomingSnapshot {
     fn new(file: File, key: &SealingKey) -> Result<Self, SnapshotFault> {
-        let file = HashedFile { file: BufWriter::new(file), hash: Sha256::new(), size: 0 };
+        let file = SealedFileWriter { file: BufWriter::new(file), hash: Sha256::new(), size: 0 };
         Ok(Self { output: key.seal(file)?, hash: Sha256::new(), held: Vec::new(), length: 0 })
     }
 
@@ -176,20 +176,20 @@ impl IncomingSnapshot {
         if expected != digest {
             return Err(SnapshotFault::Digest { expected, found: digest });
         }
-        let HashedFile { file, hash, size } = self.output.finish()?;
+        let SealedFileWriter { file, hash, size } = self.output.finish()?;
         file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
         Ok(ReceivedSnapshot { length, digest, sealed_size: size, sealed_digest: hex(&hash.finalize()) })
     }
 }
 
 /// A file, and the digest of what was written to it.
-struct HashedFile {
+struct SealedFileWriter {
     file: BufWriter<File>,
     hash: Sha256,
     size: u64,
 }
 
-impl Write for HashedFile {
+impl Write for SealedFileWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
         self.hash.update(bytes.get(..written).unwrap_or_default());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::{
-    ManifestError, SealedSnapshot, SinkError, SnapshotManifest, SnapshotName, SnapshotOwner, SnapshotSink,
+    SealedSnapshot, SinkError, SnapshotManifest, SnapshotManifestError, SnapshotName, SnapshotOwner, SnapshotSink,
     SnapshotVersions, manifest::FORMAT,
 };
 
@@ -37,7 +37,7 @@ pub struct UnreadableSnapshot {
     /// Its name.
     pub name: SnapshotName,
     /// Why.
-    pub error: ManifestError,
+    pub error: SnapshotManifestError,
 }
 
 /// A snapshot could not be stored, listed or deleted.

@@ -14,8 +14,8 @@ use std::{
 use futures::stream;
 use jiff::{SignedDuration, Timestamp};
 use keelway_snapshot::{
-    DatabaseError, DirectorySink, Expiry, ManifestError, PageProblem, ReceiveError, Retention, SealError,
-    SealedSnapshot, SealingKey, SnapshotFault, SnapshotManifest, SnapshotName, SnapshotOwner, SnapshotRepository,
+    DatabaseError, DirectorySink, Expiry, PageProblem, ReceiveError, Retention, SealError, SealedSnapshot, SealingKey,
+    SnapshotFault, SnapshotManifest, SnapshotManifestError, SnapshotName, SnapshotOwner, SnapshotRepository,
     SnapshotVersions, check, receive,
 };
 use proptest::prelude::*;
@@ -184,12 +184,12 @@ fn a_manifest_is_read_only_for_its_snapshot_and_cluster() {
     let text = String::from_utf8(manifest.to_json().unwrap()).unwrap();
     let parse = |text: &str, id| SnapshotManifest::parse(text.as_bytes(), &name, &owner(id));
     assert_eq!(parse(&text, "0123456789abcdef").unwrap(), manifest);
-    assert!(matches!(parse(&text, "fedcba9876543210"), Err(ManifestError::Foreign { .. })));
+    assert!(matches!(parse(&text, "fedcba9876543210"), Err(SnapshotManifestError::Foreign { .. })));
     let newer = text.replace("\"format\": 1", "\"format\": 2, \"new\": {}");
-    assert!(matches!(parse(&newer, "0123456789abcdef"), Err(ManifestError::Newer(2))));
+    assert!(matches!(parse(&newer, "0123456789abcdef"), Err(SnapshotManifestError::Newer(2))));
     let renamed = text.replace("Z-4\"", "Z-5\"");
-    assert!(matches!(parse(&renamed, "0123456789abcdef"), Err(ManifestError::Renamed(_))));
-    assert!(matches!(parse("{}", "0123456789abcdef"), Err(ManifestError::Unreadable(_))));
+    assert!(matches!(parse(&renamed, "0123456789abcdef"), Err(SnapshotManifestError::Renamed(_))));
+    assert!(matches!(parse("{}", "0123456789abcdef"), Err(SnapshotManifestError::Unreadable(_))));
 }
 
 #[test]

@@ -20,7 +20,7 @@ const KEYS: &[u8] = b"key";
 const META: &[u8] = b"meta";
 const STORAGE_VERSION: &[u8] = b"storageVersion";
 
-pub(super) struct Walk<'a, R> {
+pub(super) struct DatabaseWalk<'a, R> {
     blocks: &'a mut Blocks<R>,
     meta: &'a Meta,
     /// Whether each page was visited.
@@ -61,7 +61,7 @@ enum TreeLevel<'a> {
     Bucket(&'a [u8]),
 }
 
-impl<'a, R: Read + Seek> Walk<'a, R> {
+impl<'a, R: Read + Seek> DatabaseWalk<'a, R> {
     pub(super) fn over(blocks: &'a mut Blocks<R>, meta: &'a Meta) -> Result<Self, DatabaseError> {
         // The length of the file bounds the number of pages.
         let pages = usize::try_from(meta.pages).map_err(|_| DatabaseError::NoMeta)?;
