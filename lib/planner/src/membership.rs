@@ -91,7 +91,20 @@ pub(crate) fn plan_members(plan: &mut Plan, fleet: &mut FleetCapacity, at: Store
     for component in view.gone(&plan.documents, at) {
         removing::end_removal(plan, at, &component);
     }
+    keep_members(plan, at, &view);
     next::begin_change(plan, fleet, at, &view);
+}
+
+/// Keeps voters that are leaving although no change removes them, as after the loss of the newest Cluster.
+fn keep_members(plan: &mut Plan, at: StoreContext<'_>, view: &StoreView<'_>) {
+    for name in view.voters.keys() {
+        let name = pod(at.id, name);
+        if plan.documents.components.get(&name).is_some_and(|component| component.is_leaving()) {
+            retirement::set_stage(plan, &name, ComponentStage::Joining);
+            let component = ComponentRef::of(&at.cluster.reference, &name);
+            plan.decisions.push(Decision::KeepComponent { component });
+        }
+    }
 }
 
 fn continue_change(
@@ -153,7 +166,7 @@ pub fn changes_members(documents: &Documents, cluster: &Cluster) -> bool {
         || store.staying_members().any(|(_, member)| member.unavailable_since.is_some())
         || members.iter().any(|(pod, component)| {
             let is_member = store.members.get(&pod.component).is_some_and(|member| !member.is_removed());
-            (is_member && is_leaving_machine(component)) || is_unused(store, pod, component)
+            (is_member && (component.is_leaving() || is_leaving_machine(component))) || is_unused(store, pod, component)
         })
 }
 

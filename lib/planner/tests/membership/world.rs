@@ -123,6 +123,12 @@ impl World {
         self.machines.keys().position(|name| name == machine).unwrap()
     }
 
+    pub(super) fn has_api_server(&self, number: usize) -> bool {
+        let servers = self.documents.components.values();
+        let mut servers = servers.filter(|component| component.spec.role == Role::KubeApiserver);
+        servers.any(|component| self.number_of(&component.spec.hypervisor) == number)
+    }
+
     fn ask(&mut self, round: &Round) {
         let cluster = ClusterRef { namespace: "default".to_owned(), name: "c1".to_owned() };
         self.documents.clusters.get_mut(&cluster).unwrap().spec.etcd.replicas = round.replicas;
