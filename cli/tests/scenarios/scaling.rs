@@ -172,7 +172,7 @@ pub(super) const ALL: &[Scenario] = &[
         question: "What is done where the drained machine has the leader of etcd and its replacement votes?",
         from: worlds::three,
         change: |world| {
-            let place = world.place_of("c1/etcd-0");
+            let place = world.place_of("c1/etcd-1");
             world.hypervisor(&place).spec.drain = true;
             world.pass_until_ordered("move the leader");
         },

@@ -46,8 +46,9 @@ fn scenario() {
     let agent = fleet_agent_image(None);
     let hosted = hosted::images();
     let of_host: Vec<&str> = hosted.iter().map(String::as_str).chain([agent.as_str()]).collect();
+    let of_member = [agent.as_str()];
     thread::scope(|scope| {
-        for (worker, behind, images) in [("w1", "nat-a", of_host.as_slice()), ("w2", "", &[agent.as_str()])] {
+        for (worker, behind, images) in [("w1", "nat-a", of_host.as_slice()), ("w2", "", &of_member)] {
             let setting = &setting;
             scope.spawn(move || setting.create_worker_with(worker, behind, images));
         }

@@ -19,7 +19,7 @@ use keelway_api::{
     membership::{MembershipChange, MembershipChangeKind},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::{API, Role},
-    store_observation::{MemberId, MemberList, StoreObservation},
+    store_observation::{MemberId, MemberList, MemberReport, StoreObservation},
 };
 
 pub use crate::violation::Violation;
@@ -467,12 +467,24 @@ fn is_over(store: &EtcdStatus, change: &MembershipChange, list: &MemberList) -> 
 }
 
 fn changes_take_turns(step: &PlanTransition) -> Vec<String> {
-    let broken = stores(step).filter(|(_, before, after, list)| {
+    let broken = stores(step).filter(|(name, before, after, list)| {
         let Some(change) = &before.change else { return false };
         let continues = after.change.as_ref().is_some_and(|now| now.component == change.component);
-        !continues && !list.is_some_and(|list| is_over(before, change, list))
+        !continues && !list.is_some_and(|list| is_over(before, change, list)) && !is_withdrawn(step, name, change)
     });
     broken.map(|(name, ..)| name.to_string()).collect()
+}
+
+/// Whether a removal without a loss was withdrawn because a majority would end with it.
+fn is_withdrawn(step: &PlanTransition, cluster: &ClusterRef, change: &MembershipChange) -> bool {
+    let seen = step.after.clusters.get(cluster).and_then(|cluster| step.seen.stores.get(cluster.id()?));
+    let Some((seen, list)) = seen.and_then(|seen| Some((seen, seen.list.as_ref()?))) else { return false };
+    let voters = list.values().filter(|listed| !listed.is_learner).count();
+    let others = seen.members.iter().filter(|(name, _)| **name != change.component);
+    let is_voter =
+        |report: &&MemberReport| report.leader.is_some() && !report.is_learner && list.contains_key(&report.id);
+    let healthy = others.filter_map(|(_, report)| report.known()).filter(is_voter).count();
+    change.kind == MembershipChangeKind::Remove && !change.reason.is_loss() && healthy * 2 <= voters.saturating_sub(1)
 }
 
 fn changes_have_a_list(step: &PlanTransition) -> Vec<String> {

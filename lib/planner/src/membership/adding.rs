@@ -60,6 +60,11 @@ fn add_learner(
         change_store(plan, at, |store| store.change = None);
         return ChangeProgress::Ended;
     }
+    if view.voters.values().any(|voter| voter.leaves.is_some_and(MembershipReason::is_loss)) {
+        // The lost member has to leave first. The component is used afterwards.
+        change_store(plan, at, |store| store.change = None);
+        return ChangeProgress::Ended;
+    }
     match view.first_ill() {
         // Gate 3.
         Some(ill) => wait(plan, at, component, WaitKind::InProgress, WaitBlocker::HealthyVoter(ill.clone())),

@@ -20,23 +20,29 @@ pub(super) fn remove(
     change: &MembershipChange,
 ) -> ChangeProgress {
     let component = &change.component;
-    // API servers stop using a member that is leaving.
-    let name = pod(at.id, component);
-    if plan.documents.components.get(&name).is_some_and(|document| !document.is_leaving()) {
-        retirement::set_stage(plan, &name, ComponentStage::Leaving);
-    }
     let recorded = store(&plan.documents, at).and_then(|store| store.members.get(component));
     let id = recorded.and_then(|member| member.id.parse::<MemberId>().ok());
     let Some((id, listed)) = id.and_then(|id| Some((id, view.listed(id)?))) else {
         end_removal(plan, at, component);
         return ChangeProgress::Ended;
     };
+    // Gate 6.
+    let blocker = if listed.is_learner { None } else { lacks_majority(view, component) };
+    if blocker.is_some() && !change.reason.is_loss() {
+        // Another member was lost meanwhile. It has to leave first, and this one is needed until then.
+        change_store(plan, at, |store| store.change = None);
+        return ChangeProgress::Ended;
+    }
+    // API servers stop using a member that is leaving.
+    let name = pod(at.id, component);
+    if plan.documents.components.get(&name).is_some_and(|document| !document.is_leaving()) {
+        retirement::set_stage(plan, &name, ComponentStage::Leaving);
+    }
     if listed.is_learner {
         order(plan, at, component, StoreOrder::Remove { component: component.clone(), id, reason: change.reason });
         return ChangeProgress::Continues;
     }
-    // Gate 6.
-    if let Some(blocker) = lacks_majority(view, component) {
+    if let Some(blocker) = blocker {
         wait(plan, at, component, WaitKind::Blocked, blocker);
         return ChangeProgress::Continues;
     }
