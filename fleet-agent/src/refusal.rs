@@ -35,11 +35,8 @@ impl SessionPause {
 
 /// Whether a session ended because the fleet does not accept this agent.
 fn is_refusal(error: &FleetError) -> bool {
-    match error {
-        FleetError::Revoked(_) | FleetError::Identity(IdentityError::Denied(_)) => true,
-        FleetError::Identity(IdentityError::Create(error)) => is_denied(error),
-        _ => false,
-    }
+    matches!(error, FleetError::Revoked(_) | FleetError::Identity(IdentityError::Denied(_)))
+        || matches!(error, FleetError::Identity(IdentityError::Create(error)) if is_denied(error))
 }
 
 /// Whether an API server authenticated nobody, or refused a user for want of rights.
@@ -51,17 +48,18 @@ pub(crate) fn is_denied(error: &Error) -> bool {
 mod tests {
     use super::*;
 
-    fn api(code: u16) -> Box<Error> {
-        Box::new(Error::Api(Box::new(kube::core::Status { code, ..kube::core::Status::default() })))
+    fn api(code: u16) -> Error {
+        Error::Api(Box::new(kube::core::Status { code, ..kube::core::Status::default() }))
     }
 
     #[test]
     fn a_refused_agent_asks_less_and_less_often() {
         let mut pause = SessionPause::default();
-        let other = FleetError::Heartbeat(api(503));
+        let other = FleetError::Heartbeat(Box::new(api(503)));
         assert_eq!(pause.after(&other), AGAIN);
         assert_eq!(pause.after(&other), AGAIN);
-        let pauses: Vec<u64> = (0..12).map(|_| pause.after(&FleetError::Revoked(api(403))).as_secs()).collect();
+        let pauses: Vec<u64> =
+            (0..12).map(|_| pause.after(&FleetError::Revoked(Box::new(api(403)))).as_secs()).collect();
         assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300, 300]);
         assert!(pause.is_refused());
         assert_eq!(pause.after(&other), AGAIN);
@@ -71,7 +69,11 @@ mod tests {
     #[test]
     fn a_used_token_is_a_refusal_and_an_absent_fleet_is_none() {
         for (code, refused) in [(401, true), (403, true), (500, false), (503, false)] {
-            assert_eq!(is_refusal(&FleetError::Identity(IdentityError::Create(api(code)))), refused, "{code}");
+            assert_eq!(
+                is_refusal(&FleetError::Identity(IdentityError::Create(Box::new(api(code))))),
+                refused,
+                "{code}"
+            );
         }
         assert!(is_refusal(&FleetError::Identity(IdentityError::Denied("NameRests".to_owned()))));
         assert!(!is_refusal(&FleetError::Identity(IdentityError::TimedOut)));

@@ -12,7 +12,7 @@ use keelway_fleet_controller::{
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use serde_json::{Value, json};
 
-fn work(status: Value) -> CensusState {
+fn work(status: &Value) -> CensusState {
     let work: Work = serde_json::from_value(json!({
         "apiVersion": "fleet.keelway.dev/v1alpha1",
         "kind": "Work",
@@ -30,10 +30,10 @@ fn condition(status: &str) -> Value {
 
 #[test]
 fn a_work_counts_as_applied_only_if_its_last_generation_is() {
-    assert_eq!(work(json!({})), CensusState::Pending);
-    assert_eq!(work(json!({ "observedGeneration": 1, "conditions": condition("True") })), CensusState::Pending);
-    assert_eq!(work(json!({ "observedGeneration": 2, "conditions": condition("True") })), CensusState::Applied);
-    assert_eq!(work(json!({ "observedGeneration": 2, "conditions": condition("False") })), CensusState::Failed);
+    assert_eq!(work(&json!({})), CensusState::Pending);
+    assert_eq!(work(&json!({ "observedGeneration": 1, "conditions": condition("True") })), CensusState::Pending);
+    assert_eq!(work(&json!({ "observedGeneration": 2, "conditions": condition("True") })), CensusState::Applied);
+    assert_eq!(work(&json!({ "observedGeneration": 2, "conditions": condition("False") })), CensusState::Failed);
 }
 
 #[test]

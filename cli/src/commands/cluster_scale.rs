@@ -20,6 +20,7 @@ pub(crate) struct ScaleArguments {
 
 #[derive(Args)]
 #[group(required = true, multiple = true)]
+#[expect(clippy::struct_field_names, reason = "the fields are the flags")]
 struct ScaledReplicas {
     /// The number of etcd members: 1, 3, 5 or 7. Members are added and removed one after the other
     #[arg(long, value_name = "N")]

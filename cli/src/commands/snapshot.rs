@@ -106,7 +106,15 @@ impl SnapshotClusterArgument {
                 format!("cluster {cluster} has no key for snapshots yet"),
                 "create it: keelway reconcile",
             ),
-            other => CommandFailure::other(other),
+            other @ (SnapshotError::Credentials { .. }
+            | SnapshotError::Keyring(_)
+            | SnapshotError::Key(_)
+            | SnapshotError::NoMember(_)
+            | SnapshotError::Refused { .. }
+            | SnapshotError::Receive { .. }
+            | SnapshotError::TimedOut { .. }
+            | SnapshotError::Sink(_)
+            | SnapshotError::Repository(_)) => CommandFailure::other(other),
         }
     }
 }
@@ -177,7 +185,7 @@ fn show(documents: &Documents, arguments: &ListSnapshotsArguments) -> Result<Cod
         OutputFormat::Wide => table(&views, true),
         OutputFormat::Json => serde_json::to_string_pretty(&list()).map_err(CommandFailure::other)? + "\n",
         OutputFormat::Yaml => serde_saphyr::to_string(&list()).map_err(CommandFailure::other)?,
-        OutputFormat::Name => views.iter().map(|view| format!("snapshot/{}\n", view.name)).collect(),
+        OutputFormat::Name => views.iter().map(|view| format!("snapshot/{}\n", view.name)).collect::<Vec<_>>().concat(),
     };
     print(&text)?;
     Ok(Code::Done)

@@ -45,7 +45,8 @@ impl BenchFleet {
     /// Starts both control planes and the fleet-controller.
     pub(crate) async fn start() -> Self {
         let signer = Some("certificatesigningrequest-signing-controller");
-        let (fleet_plane, workload_plane) = tokio::join!(Plane::start("fleet", signer), Plane::start("workload", None));
+        let (fleet_plane, workload_plane) =
+            tokio::join!(Plane::start("fleet", signer, None), Plane::start("workload", None, None));
         let (fleet, workload) = (fleet_plane.admin().await, workload_plane.admin().await);
         for document in fleet_controller_role() {
             apply(&fleet, "rbac.authorization.k8s.io", document).await;

@@ -36,7 +36,7 @@ const ENTRIES: u64 = 6;
 /// The object that is changed, and never deleted.
 const COUNTER: &str = "counter";
 /// The Deployment whose annotation is changed. Its pods are not affected.
-const ANNOTATED: &str = "leader";
+pub(crate) const ANNOTATED: &str = "leader";
 
 /// The kinds that are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,6 +93,14 @@ struct LoopState {
     figures: Mutex<(u64, u64, Duration)>,
     /// Acknowledged writes that the fleet does not have.
     lost: Mutex<Vec<String>>,
+}
+
+impl LoopState {
+    /// Counts an acknowledged write that took this long.
+    fn count(&self, took: Duration) {
+        let mut figures = self.figures.lock().unwrap();
+        *figures = (figures.0 + 1, figures.1, figures.2.max(took));
+    }
 }
 
 /// A loop that runs until it is ended.
@@ -228,9 +236,7 @@ impl FleetWriter {
                 Some(number) => self.write(&object, number).await,
             }
             self.state.acknowledged.lock().unwrap().insert(object, done);
-            let mut figures = self.state.figures.lock().unwrap();
-            *figures = (figures.0 + 1, figures.1, figures.2.max(started.elapsed()));
-            drop(figures);
+            self.state.count(started.elapsed());
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -276,12 +282,9 @@ impl FleetWriter {
     async fn known_after_conflict(&mut self, object: &WrittenObject) -> Option<u64> {
         let (kind, name) = object;
         loop {
-            let found = match tokio::time::timeout(TRY, self.api(*kind).get_opt(name)).await {
-                Ok(Ok(found)) => found,
-                Ok(Err(_)) | Err(_) => {
-                    self.failed().await;
-                    continue;
-                }
+            let Ok(Ok(found)) = tokio::time::timeout(TRY, self.api(*kind).get_opt(name)).await else {
+                self.failed().await;
+                continue;
             };
             let acknowledged = self.state.acknowledged.lock().unwrap().get(object).copied().flatten();
             let number = found.as_ref().and_then(|found| kind.number(found));

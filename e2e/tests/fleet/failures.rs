@@ -47,7 +47,9 @@ pub(crate) fn nothing_is_lost(setting: &WorkerFleet, fleet: &TestCluster, west: 
         each_is_killed(setting, fleet, role);
     }
     stage("agents are killed", agents_are_killed);
-    cut.into_iter().for_each(|cut| cut.end_after(MINUTE));
+    for cut in cut {
+        cut.end_after(MINUTE);
+    }
 
     // West does not reach the fleet. The other cluster follows its writes, and West goes on with what it has.
     applies.arrives("without one cluster", &[east]);
@@ -78,7 +80,7 @@ fn each_is_killed(setting: &WorkerFleet, fleet: &TestCluster, role: Role) {
             machine.of(component).is_some_and(|now| now.container != before.container)
         })
     });
-    println!("{:?}  until each {role} ran again after it was killed", killed);
+    println!("{killed:?}  until each {role} ran again after it was killed");
     assert!(killed.len() > 1, "{role}");
 }
 

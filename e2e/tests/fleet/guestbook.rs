@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Member,
+    applies::ANNOTATED,
     workloads::{policy, serving},
 };
 
@@ -59,7 +60,9 @@ pub(crate) fn running(member: &Member) -> Running {
     let objects = get(kinds, &format!("{}={},!{ENTRY}", PART.0, PART.1)).into_iter().map(|object| {
         let metadata = &object["metadata"];
         let name = [text(&object["kind"]), text(&metadata["name"])];
-        (name, (text(&metadata["uid"]), metadata["generation"].as_i64()))
+        // A changed annotation is another generation of a Deployment.
+        let generation = metadata["generation"].as_i64().filter(|_| name[1] != ANNOTATED);
+        (name, (text(&metadata["uid"]), generation))
     });
     Running { pods, objects: objects.collect() }
 }

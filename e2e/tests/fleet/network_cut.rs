@@ -63,10 +63,9 @@ pub(crate) fn of_process<'a>(machine: &'a TestMachine, pid: u32, ports: &[u16]) 
     let users = process::status(pid, "Uid").unwrap();
     let user = users.split_whitespace().next().unwrap();
     assert_ne!(user, "0", "the rule would drop packets of others");
-    let rules: String = ports
-        .iter()
-        .map(|port| format!("add rule inet process output meta skuid {user} tcp dport {port} drop\n"))
-        .collect();
+    let rules =
+        ports.iter().map(|port| format!("add rule inet process output meta skuid {user} tcp dport {port} drop\n"));
+    let rules = rules.collect::<Vec<_>>().concat();
     let chain = "add chain inet process output { type filter hook output priority 0; }";
     let rules = format!("add table inet process\n{chain}\n{rules}");
     filtered(machine, "process", &rules, format!("user {user} of {} was cut off from the API", machine.name()))

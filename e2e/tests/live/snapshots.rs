@@ -21,8 +21,8 @@ use crate::life;
 
 /// A snapshot holds what the API stores. It is listed and deleted by its name, and `reconcile` takes the one that is due.
 pub(crate) fn are_taken<'a>(plane: &TestControlPlane<'a>) -> TestControlPlane<'a> {
-    let place = plane.keelway.directory().join("snapshots");
-    let spec = json!({"retention": {"keep": 2}, "sink": {"directory": {"path": place}}, "schedule": ""});
+    let sink = plane.keelway.directory().join("snapshots");
+    let spec = json!({"retention": {"keep": 2}, "sink": {"directory": {"path": sink}}, "schedule": ""});
     let spec: SnapshotsSpec = serde_json::from_value(spec).unwrap();
     let plane = life::changed(plane, |cluster| cluster.etcd.snapshots = Some(spec));
 
@@ -30,9 +30,9 @@ pub(crate) fn are_taken<'a>(plane: &TestControlPlane<'a>) -> TestControlPlane<'a
     let name = created.text().trim();
     let from = created.stderr.strip_prefix("took the snapshot from etcd-").map(|rest| &rest[..1]);
     assert!(from.is_some(), "{}", created.stderr);
-    is_a_whole_database(&plane, &place, name);
+    is_a_whole_database(&plane, &sink, name);
     is_deleted_by_name(&plane, name);
-    reconcile_takes_what_is_due(plane)
+    reconcile_takes_what_is_due(&plane)
 }
 
 fn list(plane: &TestControlPlane<'_>) -> Vec<Value> {
@@ -41,7 +41,7 @@ fn list(plane: &TestControlPlane<'_>) -> Vec<Value> {
 }
 
 /// Opens the sealed file with the key of the documents, as `age` does, and compares the manifest with `etcdutl`.
-fn is_a_whole_database(plane: &TestControlPlane<'_>, place: &Path, name: &str) {
+fn is_a_whole_database(plane: &TestControlPlane<'_>, sink: &Path, name: &str) {
     let listed = list(plane);
     assert_eq!((listed.len(), listed[0]["metadata"]["name"].as_str()), (1, Some(name)));
     let id = cluster(&plane.documents).id().unwrap();
@@ -49,7 +49,7 @@ fn is_a_whole_database(plane: &TestControlPlane<'_>, place: &Path, name: &str) {
     let key = SealingKey::from_bytes(&key.0).unwrap();
     let shown = plane.keelway.run(&["snapshot", "key", "c1"], &plane.text).succeeded();
     assert_eq!(shown.text().trim(), *key.expose_text());
-    let sealed = fs::read(place.join(format!("default/c1/{id}/{name}.db.age"))).unwrap();
+    let sealed = fs::read(sink.join(format!("default/c1/{id}/{name}.db.age"))).unwrap();
     let mut database = Vec::new();
     key.open(Cursor::new(sealed)).unwrap().read_to_end(&mut database).unwrap();
     assert!(database.windows(14).any(|bytes| bytes == b"/registry/node" || bytes == b"/registry/name"));
@@ -76,10 +76,10 @@ fn is_deleted_by_name(plane: &TestControlPlane<'_>, name: &str) {
 }
 
 /// The cluster is made years older, so that a time of its schedule has passed.
-fn reconcile_takes_what_is_due(plane: TestControlPlane<'_>) -> TestControlPlane<'_> {
+fn reconcile_takes_what_is_due<'a>(plane: &TestControlPlane<'a>) -> TestControlPlane<'a> {
     let mut documents = plane.documents.clone();
     let cluster_before = documents.clusters.values_mut().next().unwrap();
-    cluster_before.spec.etcd.snapshots.as_mut().unwrap().schedule = "0 0 1 1 *".to_owned();
+    "0 0 1 1 *".clone_into(&mut cluster_before.spec.etcd.snapshots.as_mut().unwrap().schedule);
     let store = cluster_before.status.as_mut().unwrap().etcd.as_mut().unwrap();
     store.born_at.0 = "2020-06-01T00:00:00Z".parse().unwrap();
     let text = plane.keelway.run(&["reconcile"], documents.write().as_bytes()).succeeded().stdout;

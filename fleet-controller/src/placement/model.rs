@@ -142,17 +142,14 @@ impl FleetModel {
 
     /// Notes a Work under its Placement.
     fn index(&mut self, key: WorkKey) {
-        let link = match self.works.items.get(&key) {
-            Some(work) => {
-                let link = work.spec.placement.clone();
-                self.works_of.entry(link.clone()).or_default().insert(key.clone());
-                self.link_of.insert(key, link.clone());
-                Some(link)
-            }
-            None => {
-                self.note_emptied(&key.0);
-                self.link_of.remove(&key)
-            }
+        let link = if let Some(work) = self.works.items.get(&key) {
+            let link = work.spec.placement.clone();
+            self.works_of.entry(link.clone()).or_default().insert(key.clone());
+            self.link_of.insert(key, link.clone());
+            Some(link)
+        } else {
+            self.note_emptied(&key.0);
+            self.link_of.remove(&key)
         };
         self.pend(link);
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     Cluster, Component, Documents, Hypervisor, Shared,
-    cluster::MemberPhase,
+    cluster::{EtcdStatus, MemberPhase},
     component::ComponentStage,
     document::DocumentName,
     fault::{Fault, MOST_FAULTS},
@@ -408,7 +408,7 @@ fn members(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
         let there = |member: &ComponentName| {
             documents.components.contains_key(&PodName { cluster: id.clone(), component: member.clone() })
         };
-        let staying = store.into_iter().flat_map(|store| store.staying_members()).map(|(member, _)| member);
+        let staying = store.into_iter().flat_map(EtcdStatus::staying_members).map(|(member, _)| member);
         for member in staying.filter(|member| !there(member)) {
             if !seen.broken.contains(&DocumentKind::Component) {
                 let problem = format!("Component {member} does not exist, and Keelway cannot recreate its data");

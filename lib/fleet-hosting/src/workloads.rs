@@ -15,10 +15,7 @@ const DIGEST: &str = "fleet.keelway.dev/digest";
 
 /// The name of the objects of a role.
 pub(crate) fn workload_name(role: Role) -> String {
-    match role {
-        Role::FleetController => format!("keelway-{role}"),
-        _ => role.to_string(),
-    }
+    if role == Role::FleetController { format!("keelway-{role}") } else { role.to_string() }
 }
 
 /// The Secret with the files of a workload.
@@ -28,10 +25,7 @@ pub(crate) fn files_secret(workload: &str, id: &str) -> String {
 
 /// The workload of a role.
 pub(crate) fn workload(hosted: &HostedPod, id: &str, options: &HostingOptions) -> Value {
-    match hosted.role {
-        Role::Etcd => stateful_set(hosted, id, options),
-        _ => deployment(hosted, id, options),
-    }
+    if hosted.role == Role::Etcd { stateful_set(hosted, id, options) } else { deployment(hosted, id, options) }
 }
 
 /// All members start at once, because none is ready without a majority. Their names are those of the first members in the arguments.

@@ -3,6 +3,7 @@
 //! A Deployment or a StatefulSet has one template for all its replicas. So each role has one component here, with one set of certificates.
 
 use alloc::{
+    boxed::Box,
     collections::BTreeMap,
     format,
     string::{String, ToString},
@@ -109,7 +110,7 @@ pub enum HostingError {
     Name(#[source] NameError),
     /// An authority or key is missing or differs.
     #[error("{0}")]
-    Blocked(Waiting),
+    Blocked(Box<Waiting>),
     /// A key is missing.
     #[error("cannot build the pods")]
     MissingKey(#[source] MissingKey),
@@ -168,7 +169,7 @@ pub fn hosted_requests(
     };
     certificates::plan_certificates(&mut plan, &world, &seen, now);
     match plan.waiting.pop() {
-        Some(waiting) => Err(HostingError::Blocked(waiting)),
+        Some(waiting) => Err(HostingError::Blocked(Box::new(waiting))),
         None => Ok(plan.mint),
     }
 }

@@ -12,7 +12,7 @@ use alloc::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
     ByteString, Cluster, Component, Documents, Hypervisor, Secret, Shared,
-    cluster::{EtcdStatus, MemberPhase},
+    cluster::{EtcdMember, EtcdStatus, MemberPhase},
     documents::SecretName,
     hypervisor::HypervisorRole,
     machine::{Amount, MachineConfig, Pod, PortFacts, ServerAdmin, Start},
@@ -435,7 +435,7 @@ fn is_removed_member(cluster: &Cluster, pod: &PodName) -> bool {
     etcd(cluster).is_none_or(|store| {
         let name = &pod.component;
         let is_first = store.initial_cluster.contains_key(name);
-        store.members.get(name).map_or(!is_first || store.next_index.is_some(), |member| member.is_removed())
+        store.members.get(name).map_or(!is_first || store.next_index.is_some(), EtcdMember::is_removed)
     })
 }
 
@@ -625,9 +625,9 @@ fn components_stay(step: &PlanTransition) -> Vec<String> {
             .any(|(_, other)| are_colocated(&other.spec, &component.spec));
         let may_go = match component.spec.role {
             Role::Etcd if born => is_removed_member(cluster, pod),
-            Role::Etcd => surplus,
             Role::Gateway => ingress_goes || !cluster.spec.has_vpn(),
-            Role::KubeApiserver
+            Role::Etcd
+            | Role::KubeApiserver
             | Role::KubeControllerManager
             | Role::KubeScheduler
             | Role::ClusterController

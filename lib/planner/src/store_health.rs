@@ -105,11 +105,11 @@ fn silent(store: &StoreObservation) -> Vec<String> {
 }
 
 fn with_alarm(store: &StoreObservation, alarm: MemberAlarm) -> Vec<String> {
-    let raised = |report: &&MemberReport| report.alarms.contains(&alarm);
+    let raised = |report: &MemberReport| report.alarms.contains(&alarm);
     store
         .members
         .iter()
-        .filter(|(_, seen)| seen.known().filter(raised).is_some())
+        .filter(|(_, seen)| seen.known().is_some_and(raised))
         .map(|(name, _)| name.to_string())
         .collect()
 }

@@ -131,10 +131,11 @@ impl StoreModel {
         }
         let voters = self.voters();
         let newest = self.indices.values().max().copied().unwrap_or_default() + 10;
-        for id in up.iter().filter(|id| self.list.contains_key(id) && !(lagging.contains(id) && !voters.contains(id))) {
-            self.indices.insert(*id, newest);
+        let catches_up = |id: &MemberId| self.list.contains_key(id) && (voters.contains(id) || !lagging.contains(id));
+        for id in up.iter().copied().filter(catches_up).collect::<Vec<_>>() {
+            self.indices.insert(id, newest);
         }
-        if self.leader.is_none_or(|leader| !up.contains(&leader) || !voters.contains(&leader)) {
+        if !self.leader.is_some_and(|leader| up.contains(&leader) && voters.contains(&leader)) {
             self.leader = voters.into_iter().find(|id| up.contains(id));
             self.term += 1;
         }
@@ -151,7 +152,10 @@ impl StoreModel {
         match order {
             StoreOrder::AddLearner { peer_urls, .. } => self.add(peer_urls, up),
             StoreOrder::Promote { id, .. } => self.promote(*id),
-            StoreOrder::MoveLeader { from, to } => self.move_leader((*from, *to), up),
+            StoreOrder::MoveLeader { from, to } => {
+                self.move_leader((*from, *to), up);
+                Ok(())
+            }
             StoreOrder::Remove { id, .. } => self.remove(*id, up),
             StoreOrder::Disarm { .. } | StoreOrder::Defragment { .. } => Ok(()),
         }
@@ -189,12 +193,11 @@ impl StoreModel {
         Ok(())
     }
 
-    fn move_leader(&mut self, (from, to): (MemberId, MemberId), up: &BTreeSet<MemberId>) -> Result<(), StoreRefusal> {
+    fn move_leader(&mut self, (from, to): (MemberId, MemberId), up: &BTreeSet<MemberId>) {
         if self.leader == Some(from) && self.voters().contains(&to) && up.contains(&to) {
             self.leader = Some(to);
             self.term += 1;
         }
-        Ok(())
     }
 
     fn remove(&mut self, id: MemberId, up: &BTreeSet<MemberId>) -> Result<(), StoreRefusal> {

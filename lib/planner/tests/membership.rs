@@ -54,7 +54,9 @@ proptest! {
         let replicas = rounds.last().map_or(first, |(round, _)| round.replicas);
         // While the machine of an API server is lost, the other API servers keep their arguments, and no member leaves.
         let lost: Vec<usize> = lost.into_iter().filter(|number| !world.has_api_server(*number)).collect();
-        lost.iter().for_each(|number| world.lose(*number));
+        for number in lost {
+            world.lose(number);
+        }
         world.settle(replicas);
     }
 }

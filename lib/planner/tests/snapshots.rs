@@ -82,9 +82,9 @@ fn nothing_is_due_without_a_store_or_a_schedule() {
     ];
     assert!(is_snapshot_due(&cluster(), late));
     for change in changes {
-        let mut changed = cluster();
-        change(&mut changed);
-        assert!(!is_snapshot_due(&changed, late));
+        let mut other = cluster();
+        change(&mut other);
+        assert!(!is_snapshot_due(&other, late));
     }
 }
 

@@ -394,6 +394,7 @@ async fn order_store(
 }
 
 /// The subject of a failure of a store: `0123456789abcdef/etcd`.
+#[must_use]
 pub fn store_subject(id: &ClusterId) -> String {
     format!("{id}/{}", Role::Etcd)
 }

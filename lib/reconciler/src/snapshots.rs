@@ -15,7 +15,7 @@ use keelway_api::{
     snapshots::{SNAPSHOT_SECRET, SnapshotRetention, SnapshotStatus, SnapshotsSpec},
 };
 use keelway_etcd_client::{EtcdError, SnapshotStream};
-use keelway_pki::{EncryptionKeyring, KeyringError, SecretData};
+use keelway_pki::{EncryptionKey, EncryptionKeyring, KeyringError, SecretData};
 use keelway_snapshot::{
     Expiry, ReceiveError, RepositoryError, Retention, SealingKey, SealingKeyError, SinkError, SnapshotManifest,
     SnapshotName, SnapshotRepository, SnapshotVersions, receive,
@@ -187,7 +187,7 @@ fn keyring(documents: &Documents, name: &SecretName) -> Result<EncryptionKeyring
 /// Returns the names of the keys that encrypt the cluster's Secrets at rest.
 fn encryption_keys(documents: &Documents, id: &ClusterId) -> Vec<String> {
     let keyring = keyring(documents, &SecretName::of(id, keelway_api::documents::ENCRYPTION_SECRET));
-    keyring.map(|keyring| keyring.keys().into_iter().map(|key| key.name()).collect()).unwrap_or_default()
+    keyring.map(|keyring| keyring.keys().into_iter().map(EncryptionKey::name).collect()).unwrap_or_default()
 }
 
 fn parts(stream: SnapshotStream) -> impl futures::Stream<Item = Result<Vec<u8>, EtcdError>> {

@@ -75,9 +75,12 @@ impl SealingKey {
     /// Opens a sealed file.
     pub fn open<R: Read + Seek>(&self, input: R) -> Result<StreamReader<R>, SealError> {
         let sealed = Decryptor::new(input).map_err(SealError::NotSealed)?;
-        sealed.decrypt(iter::once(&self.0 as _)).map_err(|error| match error {
-            DecryptError::NoMatchingKeys => SealError::OtherKey,
-            other => SealError::NotSealed(other),
+        sealed.decrypt(iter::once(&self.0 as _)).map_err(|error| {
+            if matches!(error, DecryptError::NoMatchingKeys) {
+                SealError::OtherKey
+            } else {
+                SealError::NotSealed(error)
+            }
         })
     }
 }

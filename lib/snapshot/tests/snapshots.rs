@@ -1,7 +1,7 @@
 //! Snapshots of real etcd members, received, damaged, sealed, stored and expired. `tests/data` has two files that `etcdctl snapshot save` 3.7.0 wrote:
 //! `small.db` after three writes, and `branches.db` with four hundred keys.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+#![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
 use std::{
     fs,

@@ -71,7 +71,7 @@ fn known(object: &Value) {
         "ServiceAccount" => strictly::<ServiceAccount>(object),
         // These kinds belong to the Prometheus operator, so that there are no types for them here.
         "PodMonitor" | "PrometheusRule" | "ServiceMonitor" => {
-            assert_eq!(object["apiVersion"], "monitoring.coreos.com/v1")
+            assert_eq!(object["apiVersion"], "monitoring.coreos.com/v1");
         }
         kind => panic!("nobody knows what {kind} is"),
     }

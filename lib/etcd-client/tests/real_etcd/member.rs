@@ -96,6 +96,7 @@ impl StoreProcesses {
         [authority.to_owned(), client.certificate_pem.clone(), client.key_pem.expose().to_owned()]
     }
 
+    #[expect(clippy::unused_self, reason = "the programs have to run meanwhile")]
     pub(crate) fn peer_url(&self, member: usize) -> String {
         format!("https://127.0.0.1:{}", client_port(member) + 1)
     }
@@ -183,6 +184,7 @@ impl StoreProcesses {
         self.etcdctl_with(member, arguments, Stdio::null())
     }
 
+    #[expect(clippy::unused_self, reason = "the programs have to run meanwhile")]
     fn etcdctl_with(&self, member: usize, arguments: &[&str], input: Stdio) -> Result<(), String> {
         let mut command = Command::new(cache().unwrap().join("bin/etcdctl"));
         command.arg(format!("--endpoints=https://127.0.0.1:{}", client_port(member)));

@@ -65,13 +65,12 @@ fn add_learner(
         change_store(plan, at, |store| store.change = None);
         return ChangeProgress::Ended;
     }
-    match view.first_ill() {
-        // Gate 3.
-        Some(ill) => wait(plan, at, component, WaitKind::InProgress, WaitBlocker::HealthyVoter(ill.clone())),
-        None => {
-            let (component, peer_urls) = (component.clone(), change.peer_urls.clone());
-            order(plan, at, &change.component, StoreOrder::AddLearner { component, peer_urls });
-        }
+    // Gate 3.
+    if let Some(ill) = view.first_ill() {
+        wait(plan, at, component, WaitKind::InProgress, WaitBlocker::HealthyVoter(ill.clone()));
+    } else {
+        let (component, peer_urls) = (component.clone(), change.peer_urls.clone());
+        order(plan, at, &change.component, StoreOrder::AddLearner { component, peer_urls });
     }
     ChangeProgress::Continues
 }

@@ -4,6 +4,7 @@ use alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 use keelway_api::{
     Documents,
+    cluster::EtcdStatus,
     membership::MembershipReason,
     name::{ComponentName, HypervisorName},
     role::Role,
@@ -76,8 +77,7 @@ impl<'a> StoreView<'a> {
     /// Recorded members that the list lacks, if a healthy voter confirms that it is the list of this store. etcd never accepts them again.
     pub(super) fn gone(&self, documents: &Documents, at: StoreContext<'_>) -> Vec<ComponentName> {
         let is_confirmed = self.voters.values().any(|voter| voter.is_healthy);
-        let members =
-            store(documents, at).filter(|_| is_confirmed).into_iter().flat_map(|store| store.staying_members());
+        let members = store(documents, at).filter(|_| is_confirmed).into_iter().flat_map(EtcdStatus::staying_members);
         let gone = members.filter(|(_, member)| member.id.parse().is_ok_and(|id| self.listed(id).is_none()));
         gone.map(|(name, _)| name.clone()).collect()
     }

@@ -176,11 +176,8 @@ impl World {
         let health = self.documents.components.iter().map(|(pod, component)| {
             let number = self.number_of(&component.spec.hypervisor);
             let runs = self.responds(round, number) && self.runs(pod, &component.spec.hypervisor);
-            let is_well = runs
-                && match component.spec.role {
-                    Role::Etcd => has_majority && reached.contains_key(&pod.component),
-                    _ => true,
-                };
+            let is_member = component.spec.role == Role::Etcd;
+            let is_well = runs && (!is_member || (has_majority && reached.contains_key(&pod.component)));
             let ill = || ComponentHealth::Unhealthy("it is ill".to_owned());
             (pod.clone(), if is_well { ComponentHealth::Healthy } else { ill() })
         });

@@ -4,6 +4,7 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
     clippy::print_stdout,
     reason = "a test's functions fail by panicking, and print their timings"
 )]
@@ -130,7 +131,9 @@ async fn a_list_has_more_keys_than_one_response(store: &S3Store) {
     let directory = store.bucket().join("keelway/test/default/c1/0123456789abcdef");
     fs::create_dir_all(&directory).unwrap();
     let names: Vec<SnapshotName> = (0..1200).map(|second| SnapshotName::of(at(second), 1)).collect();
-    names.iter().for_each(|name| fs::write(directory.join(format!("{name}.json")), "{}").unwrap());
+    for name in &names {
+        fs::write(directory.join(format!("{name}.json")), "{}").unwrap();
+    }
     assert!(repository(sink(store, |_, _| {})).names().await.unwrap() == names);
     fs::remove_dir_all(directory).unwrap();
 }
@@ -138,11 +141,12 @@ async fn a_list_has_more_keys_than_one_response(store: &S3Store) {
 async fn refusals_name_what_was_refused(store: &S3Store) {
     let failure = async |sink: Arc<S3Sink>| match repository(sink).names().await.unwrap_err() {
         RepositoryError::Sink(error) => error,
-        other => panic!("{other}"),
+        RepositoryError::Manifest(error) => panic!("{error}"),
     };
-    let wrong_secret = failure(sink(store, |_, credentials| credentials.secret_access_key = "other".to_owned())).await;
+    let wrong_secret =
+        failure(sink(store, |_, credentials| "other".clone_into(&mut credentials.secret_access_key))).await;
     assert!(matches!(&wrong_secret, SinkError::Refused { status: 403, code, .. } if code == "SignatureDoesNotMatch"));
-    let no_bucket = failure(sink(store, |settings, _| settings.bucket = "nowhere".to_owned())).await;
+    let no_bucket = failure(sink(store, |settings, _| "nowhere".clone_into(&mut settings.bucket))).await;
     assert_eq!(no_bucket.to_string(), "cannot ListObjectsV2: the S3 store returned 404 NoSuchBucket");
     let stranger = store::authority("a stranger").0.pem().into_bytes();
     let untrusted = failure(sink(store, |_, credentials| credentials.authorities = Some(stranger))).await;

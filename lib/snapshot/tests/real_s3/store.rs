@@ -65,10 +65,12 @@ impl S3Store {
         Self { authority: authority.pem(), _process: process }
     }
 
+    #[expect(clippy::unused_self, reason = "the programs have to run meanwhile")]
     pub(crate) fn endpoint(&self) -> String {
         format!("https://{ADDRESS}")
     }
 
+    #[expect(clippy::unused_self, reason = "the programs have to run meanwhile")]
     pub(crate) fn bucket(&self) -> PathBuf {
         Path::new(WORK).join("s3").join(BUCKET)
     }
