@@ -52,7 +52,6 @@ const VIEWS: &[&[&str]] = &[
     &["plan"],
     &["observe"],
     &["status"],
-    &["status", "--recorded"],
     &["validate"],
     &["apply"],
     &["pivot", "--to", "kubernetes"],

@@ -12,6 +12,8 @@ fn transcripts() {
     trycmd::TestCases::new()
         .register_bins([("sh", std::path::Path::new("/bin/sh")), ("rm", std::path::Path::new("/bin/rm"))])
         .env("PATH", path)
+        // No session finds documents that somebody's commands left on this machine.
+        .env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/transcripts"))
         .case(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/transcripts/*.md"))
         .case("../docs/documents.md");
 }
