@@ -131,7 +131,15 @@ impl WorkloadApi {
             Err(WorkloadError::NotServed(_)) => return Ok(LiveObject::Absent),
             api => api?,
         };
-        let found = api.get_opt(&object.name).await.map_err(failed("read", object))?;
+        let found = match api.get_opt(&object.name).await {
+            Err(Error::Api(status)) if status.code == 404 => {
+                // The definition of the kind was deleted. The next attempt discovers whether the kind is served.
+                self.forget(object);
+                Err(Error::Api(status))
+            }
+            found => found,
+        };
+        let found = found.map_err(failed("read", object))?;
         Ok(found.map_or(LiveObject::Absent, |live| LiveObject::Present(facts(&live))))
     }
 
