@@ -2,18 +2,35 @@
 //!
 //! `TRYCMD=overwrite cargo test -p keelway-cli --test transcripts` writes the output into the transcripts.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by it")]
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+
 #[test]
 fn transcripts() {
-    let program = std::path::Path::new(env!("CARGO_BIN_EXE_keelway"));
+    let program = Path::new(env!("CARGO_BIN_EXE_keelway"));
     // A session with redirections runs in a shell, which also finds the program on this path.
-    let folder = program.parent().map(std::path::Path::display);
-    let path = [folder.map(|folder| folder.to_string()), std::env::var("PATH").ok()];
+    let folder = program.parent().map(Path::display);
+    let path = [folder.map(|folder| folder.to_string()), env::var("PATH").ok()];
     let path = path.into_iter().flatten().collect::<Vec<_>>().join(":");
-    trycmd::TestCases::new()
-        .register_bins([("sh", std::path::Path::new("/bin/sh")), ("rm", std::path::Path::new("/bin/rm"))])
-        .env("PATH", path)
-        // No session finds documents that somebody's commands left on this machine.
-        .env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/transcripts"))
-        .case(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/transcripts/*.md"))
-        .case("../docs/documents.md");
+    for session in sessions() {
+        // Commands store their last output there, and later ones refer to it. No other session and no earlier run has a part in it.
+        let state = tempfile::tempdir().unwrap();
+        trycmd::TestCases::new()
+            .register_bins([("sh", Path::new("/bin/sh")), ("rm", Path::new("/bin/rm"))])
+            .env("PATH", &path)
+            .env("XDG_STATE_HOME", state.path().display().to_string())
+            .case(session);
+    }
+}
+
+/// The files of all sessions.
+fn sessions() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts");
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let own = files.filter(|file| file.extension().is_some_and(|extension| extension == "md"));
+    own.chain(["../docs/documents.md".into()]).collect()
 }
