@@ -7,10 +7,12 @@ use keelway_api::{
     Cluster, Documents, jiff::Timestamp, machine::ObservedValue, name::ClusterId, snapshots::SnapshotStatus,
 };
 use keelway_base::error_chain::chain_text;
-use keelway_planner::{ComponentHealth, Probe, StoreObservation, StoreOrder};
+use keelway_planner::{ComponentHealth, Probe, StoreObservation, StoreOrder, probes};
 
 use crate::{
-    Components, Machines, SnapshotError, TakenSnapshot, health, managed_cluster, snapshots,
+    Components, Machines, SnapshotError, TakenSnapshot, health, managed_cluster,
+    observe::member_probes,
+    snapshots,
     stores::{self, StoreClients},
     tls::TlsClients,
 };
@@ -36,7 +38,13 @@ impl DialledComponents {
         cluster: &Cluster,
         now: Timestamp,
     ) -> Result<TakenSnapshot, SnapshotError> {
-        snapshots::take((&self.machines, &self.clients), documents, cluster, now).await
+        let id = cluster.id().ok_or(SnapshotError::NotMade)?;
+        let probes = member_probes(documents, &probes(documents).unwrap_or_default(), id);
+        let members = self.stores.of(&self.machines, &self.clients, documents, &probes);
+        let taken = snapshots::take(&members, documents, cluster, now).await;
+        // The next snapshot may be hours away.
+        self.stores.forget(id);
+        taken
     }
 }
 

@@ -4,7 +4,7 @@ mod due;
 mod member;
 mod sink;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use futures::stream;
 use keelway_api::{
@@ -25,7 +25,7 @@ use tokio::time::timeout;
 pub use due::take_due_snapshots;
 pub use sink::snapshot_repository;
 
-use crate::{Machines, tls::TlsClients};
+use crate::stores::Members;
 
 /// The time limit for receiving a snapshot. The largest database has 8 GiB.
 const WHOLE: Duration = Duration::from_secs(3600);
@@ -119,9 +119,9 @@ impl TakenSnapshot {
     }
 }
 
-/// Takes a snapshot of a cluster's store, stores it, and then deletes the snapshots that its retention does not keep.
+/// Takes a snapshot of a cluster's store from one of these members, stores it, and then deletes the snapshots that its retention does not keep.
 pub(crate) async fn take(
-    (machines, clients): (&Arc<dyn Machines>, &TlsClients),
+    members: &Members,
     documents: &Documents,
     cluster: &Cluster,
     now: Timestamp,
@@ -131,7 +131,7 @@ pub(crate) async fn take(
     let repository = snapshot_repository(documents, cluster)?;
     let key = snapshot_key(documents, id)?;
     let spool = repository.sink().spool().await?;
-    let source = member::choose((machines, clients), documents, id).await?;
+    let source = member::choose(members).await?;
     let member = source.name;
     let refused = |cause| SnapshotError::Refused { member: member.clone(), cause };
     let parts = parts(source.client.snapshot().await.map_err(refused)?);

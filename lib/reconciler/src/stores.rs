@@ -5,5 +5,5 @@ mod observation;
 mod order;
 
 pub(crate) use members::StoreClients;
-pub(crate) use observation::{Members, observe};
+pub(crate) use observation::{Members, observe, reports};
 pub(crate) use order::execute;

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use futures::{StreamExt, stream::FuturesUnordered};
 use keelway_api::{Documents, name::ClusterRef, snapshots::SnapshotStatus};
 use keelway_planner::{is_snapshot_due, record_snapshot};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep;
 
 use super::InstallationReconciler;
 use crate::{PassError, StoreError};
@@ -22,18 +22,16 @@ impl InstallationReconciler<'_> {
     pub(super) async fn snapshots(&self) {
         let mut running = FuturesUnordered::new();
         let mut taking: BTreeSet<ClusterRef> = BTreeSet::new();
-        let mut look = Instant::now();
         loop {
             for name in self.due_snapshots(&taking) {
                 taking.insert(name.clone());
                 running.push(self.take_snapshot(name));
             }
-            look = look.max(Instant::now()) + LOOK;
             tokio::select! {
                 Some(done) = running.next() => {
                     taking.remove(&done);
                 }
-                () = sleep_until(look) => {}
+                () = sleep(LOOK) => {}
             }
         }
     }

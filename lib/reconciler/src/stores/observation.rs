@@ -15,16 +15,20 @@ const MOST_LIST_QUERIES: usize = 2;
 
 /// Queries the status of all members concurrently, and then the member list. Bounded in time by the deadlines of the client.
 pub(crate) async fn observe(members: &Members) -> StoreObservation {
+    let mut store = StoreObservation { list: None, members: reports(members).await };
+    store.list = list(members, &store).await;
+    store
+}
+
+/// Queries the status of all members concurrently. It needs no majority.
+pub(crate) async fn reports(members: &Members) -> BTreeMap<ComponentName, ObservedValue<MemberReport>> {
     let statuses = join_all(members.iter().map(|(name, client)| async { (name.clone(), status(client).await) })).await;
     let raised = alarms(statuses.iter().filter_map(|(_, status)| status.as_ref().ok()));
     let report = |status| match status {
         Ok(status) => ObservedValue::Known(member_report(status, &raised)),
         Err(why) => ObservedValue::unreachable(why),
     };
-    let members_seen = statuses.into_iter().map(|(name, status)| (name, report(status))).collect();
-    let mut store = StoreObservation { list: None, members: members_seen };
-    store.list = list(members, &store).await;
-    store
+    statuses.into_iter().map(|(name, status)| (name, report(status))).collect()
 }
 
 async fn status(client: &Result<EtcdClient, String>) -> Result<StatusResponse, String> {
