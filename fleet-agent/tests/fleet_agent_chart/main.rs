@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[expect(dead_code, reason = "only the manager's plain manifests are a golden file")]
+#[path = "../../../manager/tests/chart/helm.rs"]
 mod helm;
 #[expect(dead_code, reason = "the tests of the manager's chart use the rest")]
 #[path = "../../../manager/tests/chart/objects.rs"]
@@ -14,8 +16,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::apps::v1::Deployment;
 use keelway_api::release::fleet_agent_image;
 use keelway_fleet::{AgentRights, agent_manifests};
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use helm::HelmChart;
 use objects::{Rendered, parse};
 
 const TOKEN: &str = "dG9rZW4=";
@@ -23,6 +26,11 @@ const TOKEN: &str = "dG9rZW4=";
 const FROM_FILE: &str = "token=@dG9rZW4=\n";
 /// What Helm adds to the metadata of each object.
 const OF_HELM: [&str; 2] = ["app.kubernetes.io/managed-by", "app.kubernetes.io/version"];
+const CHART: HelmChart = HelmChart {
+    directory: "manifests/charts/keelway-fleet-agent",
+    release: "keelway-fleet-agent",
+    namespace: "keelway-fleet",
+};
 /// Sets of values, each rendered by itself.
 const OPTIONS: [&[&str]; 11] = [
     &[FROM_FILE],
@@ -43,7 +51,7 @@ const OPTIONS: [&[&str]; 11] = [
 ];
 
 fn rendered(options: &[&str]) -> Rendered {
-    parse(&helm::template(options))
+    parse(&CHART.template(options))
 }
 
 /// Returns objects by kind and name, without what Helm adds.
@@ -67,7 +75,7 @@ fn the_chart_renders_the_plain_manifests() {
         (all, [&[FROM_FILE][..], &asked].concat(), None),
         (AgentRights::default(), vec![FROM_FILE, registry], Some("registry.example.com")),
     ] {
-        let chart = by_name(serde_saphyr::from_multiple(&helm::template(&options)).unwrap());
+        let chart = by_name(serde_saphyr::from_multiple(&CHART.template(&options)).unwrap());
         let mut plain = by_name(agent_manifests(TOKEN, &fleet_agent_image(own), &rights));
         // `helm install --create-namespace` creates it.
         assert!(plain.remove("\"Namespace\" \"keelway-fleet\"").is_some());
@@ -81,7 +89,7 @@ fn the_chart_renders_the_plain_manifests() {
 #[test]
 fn every_option_renders_valid_objects() {
     for options in OPTIONS {
-        helm::lint(options);
+        CHART.lint(options);
         rendered(options).check();
     }
 }
@@ -128,26 +136,17 @@ fn meaningless_values_are_refused() {
         (vec![FROM_FILE, "image.digest=sha256:1"], "digest"),
         (vec![FROM_FILE, "metrics.podMonitor.interval=soon"], "interval"),
     ] {
-        let refused = helm::refuses(&options);
+        let refused = CHART.refuses(&options);
         assert!(refused.contains(field), "{options:?}:\n{refused}");
     }
 }
 
 #[test]
 fn every_value_is_in_the_schema_and_explained() {
-    let file = |name: &str| helm::read(&format!("{}/{name}", helm::CHART));
-    let schema: Value = serde_json::from_str(&file("values.schema.json")).unwrap();
-    let text = file("values.yaml");
-    let mut known: Value = serde_saphyr::from_str(&text).unwrap();
-    // Helm passes `global` to a chart that is a dependency of another one.
-    known["global"] = json!({});
-    assert_eq!(values::of_schema(&schema, ""), values::of_values(&schema, &known, ""));
-    assert_eq!(values::unexplained(&text), Vec::<String>::new());
+    CHART.explains_every_value();
 }
 
 #[test]
 fn the_chart_has_the_version_of_this_release() {
-    let chart: Value = serde_saphyr::from_str(&helm::read(&format!("{}/Chart.yaml", helm::CHART))).unwrap();
-    let version = json!(env!("CARGO_PKG_VERSION"));
-    assert_eq!((&chart["version"], &chart["appVersion"]), (&version, &version));
+    CHART.has_this_version();
 }

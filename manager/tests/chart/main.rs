@@ -15,10 +15,13 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use keelway_api::release;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use helm::HelmChart;
 use objects::{Rendered, parse};
 
+const CHART: HelmChart =
+    HelmChart { directory: "manifests/charts/keelway", release: "keelway", namespace: "keelway-system" };
 /// Sets of values, each rendered by itself. Most of them add or remove objects.
 const OPTIONS: [&[&str]; 20] = [
     &[],
@@ -49,13 +52,13 @@ const OPTIONS: [&[&str]; 20] = [
 ];
 
 fn rendered(options: &[&str]) -> Rendered {
-    parse(&helm::template(options))
+    parse(&CHART.template(options))
 }
 
 #[test]
 fn every_option_renders_valid_objects() {
     for options in OPTIONS {
-        helm::lint(options);
+        CHART.lint(options);
         rendered(options).check();
     }
 }
@@ -176,35 +179,25 @@ fn meaningless_values_are_refused() {
         ("traces.endpoint=http://collector:4317", "endpoint"),
         ("traces.endpoint=https://collector:4317", "traces.authority"),
     ] {
-        let refused = helm::refuses(&[value]);
+        let refused = CHART.refuses(&[value]);
         assert!(refused.contains(field), "{value}:\n{refused}");
     }
 }
 
 #[test]
 fn every_value_is_in_the_schema_and_explained() {
-    let schema: Value = serde_json::from_str(&helm::read("manifests/charts/keelway/values.schema.json")).unwrap();
-    let text = helm::read("manifests/charts/keelway/values.yaml");
-    let mut known: Value = serde_saphyr::from_str(&text).unwrap();
-    // Helm passes `global` to a chart that is a dependency of another one.
-    known["global"] = json!({});
-    assert_eq!(values::of_schema(&schema, ""), values::of_values(&schema, &known, ""));
-    assert_eq!(values::unexplained(&text), Vec::<String>::new());
+    CHART.explains_every_value();
 }
 
 #[test]
 fn the_chart_has_the_version_of_this_release() {
-    let chart: Value = serde_saphyr::from_str(&helm::read("manifests/charts/keelway/Chart.yaml")).unwrap();
-    assert_eq!(
-        (&chart["version"], &chart["appVersion"]),
-        (&json!(env!("CARGO_PKG_VERSION")), &json!(env!("CARGO_PKG_VERSION")))
-    );
+    CHART.has_this_version();
 }
 
 /// `kubectl apply -f manifests/keelway-manager.yaml` installs what the chart renders with its default values.
 #[test]
 fn the_plain_file_is_the_chart() {
-    let text = format!("{}{}", include_str!("namespace.yaml"), helm::template(&[]));
+    let text = format!("{}{}", include_str!("namespace.yaml"), CHART.template(&[]));
     parse(&text).check();
     helm::golden("manifests/keelway-manager.yaml", &text);
 }
