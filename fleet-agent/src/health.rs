@@ -24,7 +24,7 @@ pub struct HealthError {
     source: io::Error,
 }
 
-/// Where health and metrics are served: on the first of these addresses that can be opened. If there are none, nothing is served.
+/// The addresses for health and metrics. The agent listens on the first one that it can open. Without an address, it does not listen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HealthAddresses(Vec<SocketAddr>);
 

@@ -22,7 +22,7 @@ use tracing::{
 use tracing_subscriber::{Layer, layer::Context};
 
 /// The events before and after each save and each effect.
-const TOLD: [&str; 8] = ["saves", "saved", "begins", "done", "binds", "bound", "orders", "ordered"];
+const REPORTED: [&str; 8] = ["saves", "saved", "begins", "done", "binds", "bound", "orders", "ordered"];
 
 fn main() -> anyhow::Result<ExitCode> {
     let cut = std::env::var("CUT").ok().map(|cut| cut.parse::<FailpointSignal>()).transpose()?;
@@ -43,7 +43,7 @@ impl<S: Subscriber> Layer<S> for Failpoints {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut words = FieldVisitor::default();
         event.record(&mut words);
-        if TOLD.contains(&words.message.as_str()) {
+        if REPORTED.contains(&words.message.as_str()) {
             self.0
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)

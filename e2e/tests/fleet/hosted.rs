@@ -152,8 +152,8 @@ impl FleetHosting<'_> {
     fn a_run_without_the_secrets_is_refused(&self, fleet: &Kubectl) {
         let refused = self.apply(&self.manifests(&[], &[]));
         assert!(refused.code() != 0 && refused.stderr.contains("immutable"), "{}", refused.stderr);
-        let told = self.keelway(&["fleet", "kubeconfig"], &self.secrets());
-        assert!(told.code() == 2 && told.stderr.contains("several fleets"), "{}", told.stderr);
+        let several = self.keelway(&["fleet", "kubeconfig"], &self.secrets());
+        assert!(several.code() == 2 && several.stderr.contains("several fleets"), "{}", several.stderr);
         self.within(|| fleet.run(&["get", "deployment", "stored"]).succeeded());
     }
 

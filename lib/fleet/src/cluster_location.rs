@@ -43,7 +43,7 @@ impl ClusterLocation {
         Self { provider: value(PROVIDER_LABEL), region: value(REGION_LABEL), zone: value(ZONE_LABEL) }
     }
 
-    /// Returns the fields of `spec` of a Cluster, or `None` if there are none.
+    /// Returns the fields of `spec` of a Cluster. `None`: no field is set.
     #[must_use]
     pub fn spec(&self) -> Option<Value> {
         let fields: serde_json::Map<String, Value> =

@@ -46,7 +46,7 @@ pub fn is_snapshot_due(cluster: &Cluster, now: Timestamp) -> bool {
     next_snapshot(cluster).is_some_and(|due| due <= now)
 }
 
-/// Records the result of a snapshot in the status of its cluster: the snapshot, or why there is none.
+/// Records the result of a snapshot in the status of its cluster: the snapshot, or the error.
 pub fn record_snapshot(cluster: &mut Cluster, taken: Result<SnapshotStatus, String>, now: Timestamp) {
     let generation = cluster.metadata.generation;
     let Some(status) = cluster.status.as_mut() else { return };

@@ -138,7 +138,7 @@ fn an_object_that_nothing_selects_is_still_scaled() {
     assert_eq!(world.placed(&deployment("web", 8, json!({}), json!({}))), [("a", Some(6)), ("b", Some(2))]);
 }
 
-/// The cluster is gone, so that the others get its replicas. If there are none, the object runs nowhere, and its Placement states that.
+/// After a cluster was removed, the other clusters get its replicas. If it was the only one, the object runs nowhere, and its Placement states that.
 #[test]
 fn an_object_that_nothing_selects_does_not_stay_in_a_removed_cluster() {
     let mut world = World::new([cluster("a"), cluster("b")]);

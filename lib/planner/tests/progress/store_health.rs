@@ -44,7 +44,7 @@ fn change(store: &mut StoreObservation, member: &str, change: impl FnOnce(&mut M
 }
 
 /// Returns the reason and the message of the condition after a pass that observed this store.
-fn told(world: &mut World, store: &StoreObservation) -> Option<(String, String)> {
+fn reported(world: &mut World, store: &StoreObservation) -> Option<(String, String)> {
     world.store = Some(store.clone());
     world.pass();
     let before = world.documents.clone();
@@ -57,11 +57,11 @@ fn told(world: &mut World, store: &StoreObservation) -> Option<(String, String)>
 fn a_member_that_lags_is_reported_until_it_has_caught_up_and_no_index_is_written() {
     let mut world = World::settled();
     let mut store = healthy(&mut world);
-    assert_eq!(told(&mut world, &store), None);
+    assert_eq!(reported(&mut world, &store), None);
     change(&mut store, "etcd-2", |report| report.applied_index = 5_000);
-    assert_eq!(told(&mut world, &store), None);
+    assert_eq!(reported(&mut world, &store), None);
     change(&mut store, "etcd-2", |report| report.applied_index = 4_999);
-    let (reason, message) = told(&mut world, &store).unwrap();
+    let (reason, message) = reported(&mut world, &store).unwrap();
     assert_eq!(reason, "MemberLagging");
     let text = "waits for etcd-2 to receive the log: it is more than 5000 entries behind the leader";
     assert_eq!(message, text);
@@ -73,7 +73,7 @@ fn a_member_that_lags_is_reported_until_it_has_caught_up_and_no_index_is_written
     assert_eq!(world.documents, before, "another index is no other fault");
     assert_eq!(lag(&store, &"etcd-2".parse().unwrap()), Some(9_700));
     change(&mut store, "etcd-2", |report| report.applied_index = 9_999);
-    assert_eq!(told(&mut world, &store), None);
+    assert_eq!(reported(&mut world, &store), None);
     assert_eq!(world.progressing().1, "Settled");
 }
 
@@ -82,7 +82,7 @@ fn a_learner_that_catches_up_does_not_lag() {
     let mut world = World::settled();
     let mut store = healthy(&mut world);
     change(&mut store, "etcd-2", |report| (report.applied_index, report.is_learner) = (1, true));
-    assert_eq!(told(&mut world, &store), None);
+    assert_eq!(reported(&mut world, &store), None);
 }
 
 #[test]
@@ -92,18 +92,18 @@ fn members_that_another_client_removed_or_added_are_reported() {
     let list = store.list.as_mut().unwrap();
     let removed = *list.iter().find(|(_, member)| member.name == "etcd-1").unwrap().0;
     let mut member = list.remove(&removed).unwrap();
-    assert_eq!(told(&mut world, &store).unwrap().0, "MemberMissing");
+    assert_eq!(reported(&mut world, &store).unwrap().0, "MemberMissing");
     let list = store.list.as_mut().unwrap();
     list.insert(removed, member.clone());
     member.name = "etcd-9".to_owned();
     list.insert(MemberId(7), member.clone());
-    let (reason, message) = told(&mut world, &store).unwrap();
+    let (reason, message) = reported(&mut world, &store).unwrap();
     assert_eq!(reason, "MemberUnknown");
     assert!(message.starts_with("waits for etcd-9 to leave etcd's member list"), "{message}");
     // A member that was added has no name until it starts.
     member.name = String::new();
     store.list.as_mut().unwrap().insert(MemberId(7), member);
-    assert_eq!(told(&mut world, &store), None);
+    assert_eq!(reported(&mut world, &store), None);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_corrupt_member_is_reported_before_all_else() {
     let mut store = healthy(&mut world);
     change(&mut store, "etcd-0", |report| report.applied_index = 1);
     change(&mut store, "etcd-1", |report| report.alarms = [MemberAlarm::Corrupt].into());
-    let (reason, message) = told(&mut world, &store).unwrap();
+    let (reason, message) = reported(&mut world, &store).unwrap();
     assert_eq!((reason.as_str(), message.contains("etcd-1")), ("MemberCorrupt", true));
 }
 
@@ -124,12 +124,12 @@ fn a_lost_majority_is_reported_and_a_partition_of_the_driver_is_not() {
     for member in ["etcd-0", "etcd-1", "etcd-2"] {
         store.members.insert(member.parse().unwrap(), ObservedValue::unreachable("no response"));
     }
-    assert_eq!(told(&mut world, &store), None, "the members may all work");
+    assert_eq!(reported(&mut world, &store), None, "the members may all work");
     let mut one = healthy(&mut world);
     change(&mut one, "etcd-2", |report| report.leader = None);
     let survivor = one.members.remove(&"etcd-2".parse().unwrap()).unwrap();
     store.members.insert("etcd-2".parse().unwrap(), survivor);
-    let (reason, message) = told(&mut world, &store).unwrap();
+    let (reason, message) = reported(&mut world, &store).unwrap();
     assert_eq!(reason, "NoMajority");
     let text = "waits for a majority of its etcd members: etcd-0, etcd-1, etcd-2 do not respond or report no leader";
     assert_eq!(message, text);
@@ -155,7 +155,7 @@ fn a_settled_store_is_not_observed_and_one_with_a_fault_is() {
     assert!(has_store(world.cluster()));
     let mut store = healthy(&mut world);
     change(&mut store, "etcd-2", |report| report.applied_index = 1);
-    told(&mut world, &store).unwrap();
+    reported(&mut world, &store).unwrap();
     assert!(needs(&world), "its condition has to be removed again");
     let mut world = World::settled();
     world.cluster().spec.etcd.replicas = 5;
