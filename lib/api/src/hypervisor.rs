@@ -59,7 +59,7 @@ pub struct HypervisorSpec {
     #[serde(default, skip_serializing_if = "is_false")]
     pub unschedulable: bool,
     /// If true, the machine's components move to other machines, each once its replacement is ready, and no new component is placed on
-    /// it. etcd members stay. `keelway hypervisor drain` sets it.
+    /// it. An etcd member moves once its replacement has copied the data. `keelway hypervisor drain` sets it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub drain: bool,
     /// Fields of a newer release.
