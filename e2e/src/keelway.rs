@@ -25,7 +25,7 @@ const NOBODYS_ID: u32 = 65534;
 /// Runs `keelway` in a separate directory that contains `$XDG_STATE_HOME`, and records its standard error.
 pub struct Keelway {
     directory: PathBuf,
-    said: Mutex<String>,
+    stderr: Mutex<String>,
     /// The command before `keelway`, except if `keelway` creates machines.
     through: Vec<String>,
     /// The name of the directory `$XDG_STATE_HOME`.
@@ -39,7 +39,7 @@ impl Clone for Keelway {
     fn clone(&self) -> Self {
         Self {
             directory: self.directory.clone(),
-            said: Mutex::default(),
+            stderr: Mutex::default(),
             through: self.through.clone(),
             state: self.state,
             programs: self.programs.clone(),
@@ -52,7 +52,7 @@ impl Keelway {
     pub fn new(name: &str) -> Self {
         Self {
             directory: host::directory(name),
-            said: Mutex::default(),
+            stderr: Mutex::default(),
             through: Vec::new(),
             state: "state",
             programs: None,
@@ -130,7 +130,7 @@ impl Keelway {
 
     /// Returns the standard error of all runs.
     pub fn stderr(&self) -> String {
-        self.said.lock().unwrap().clone()
+        self.stderr.lock().unwrap().clone()
     }
 
     /// Starts `keelway`, for a caller that acts while it runs. See [`Self::end`].
@@ -157,10 +157,10 @@ impl Keelway {
         command
     }
 
-    fn ended(&self, ran: FinishedCommand) -> FinishedCommand {
-        println!("{:>7} ms  {}  -> {}", ran.took.as_millis(), ran.command, ran.code());
-        self.said.lock().unwrap().push_str(&ran.stderr);
-        ran
+    fn ended(&self, finished: FinishedCommand) -> FinishedCommand {
+        println!("{:>7} ms  {}  -> {}", finished.took.as_millis(), finished.command, finished.code());
+        self.stderr.lock().unwrap().push_str(&finished.stderr);
+        finished
     }
 }
 

@@ -77,7 +77,7 @@ impl Kubectl {
     pub fn wait(&self, what: &str, objects: &[&str]) {
         let (what, limit) = (format!("--for={what}"), format!("--timeout={}s", deadline::KUBERNETES.as_secs() - 10));
         let arguments: Vec<&str> = ["wait", &what, &limit].iter().chain(objects).copied().collect();
-        let ran = self.run(&arguments).succeeded();
-        println!("{:>7} ms  waited for {what} of {}", ran.took.as_millis(), objects.join(" "));
+        let finished = self.run(&arguments).succeeded();
+        println!("{:>7} ms  waited for {what} of {}", finished.took.as_millis(), objects.join(" "));
     }
 }

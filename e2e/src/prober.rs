@@ -42,11 +42,11 @@ spec:
 
     /// Returns the times of successful attempts, in seconds since the Unix epoch. The result is empty if the log cannot be read.
     pub fn answers(&self, kubectl: &Kubectl) -> Vec<f64> {
-        let said = kubectl.run(&["logs", &self.0, "--request-timeout=5s"]);
-        if said.code() != 0 {
+        let logs = kubectl.run(&["logs", &self.0, "--request-timeout=5s"]);
+        if logs.code() != 0 {
             return Vec::new();
         }
-        said.text().lines().filter_map(|line| line.replace(',', ".").parse().ok()).collect()
+        logs.text().lines().filter_map(|line| line.replace(',', ".").parse().ok()).collect()
     }
 
     /// Deletes the pod.

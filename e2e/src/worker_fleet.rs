@@ -56,14 +56,14 @@ impl WorkerFleet {
 
     /// Creates all machines as [`Self::new`] does, reached in this way.
     pub fn reached(reach: ReachMode, tag: &str, public: &str, workers: &[(&str, &str)]) -> Self {
-        let setting = Self::sized(reach, tag, public, "1");
+        let worker_fleet = Self::sized(reach, tag, public, "1");
         thread::scope(|scope| {
             for (name, behind) in workers {
-                let setting = &setting;
-                scope.spawn(move || setting.create_worker(name, behind));
+                let worker_fleet = &worker_fleet;
+                scope.spawn(move || worker_fleet.create_worker(name, behind));
             }
         });
-        setting
+        worker_fleet
     }
 
     /// Creates these numbers of hypervisors, and no machines for workers. They are reached through agents on the network.
@@ -211,9 +211,9 @@ impl WorkerFleet {
 impl TestWorker<'_> {
     /// Returns the status that the daemon of the worker reports.
     pub fn status(&self) -> Value {
-        let told = self.run(&["keelway", "node", "status", "-o", "json"], &[]);
-        assert!(told.code() <= 1, "{}", told.stderr);
-        told.json()
+        let finished = self.run(&["keelway", "node", "status", "-o", "json"], &[]);
+        assert!(finished.code() <= 1, "{}", finished.stderr);
+        finished.json()
     }
 
     /// Runs a `keelway node local` command for this machine: `reboot`, `unplug`, `plug`.
@@ -230,10 +230,11 @@ impl TestWorker<'_> {
 
     /// Waits until a daemon other than the previous one responds, and returns its status.
     pub fn another_daemon(&self, before: &Value) -> Value {
-        let asked = || self.run(&["keelway", "node", "status", "-o", "json"], &[]);
-        let has_told = |told: &FinishedCommand| told.code() <= 1 && !told.stdout.is_empty();
-        let is_another = || Some(asked()).filter(has_told).is_some_and(|told| told.json()["pid"] != before["pid"]);
-        deadline::until(&format!("another daemon answers on {}", self.name), deadline::KUBERNETES, is_another);
+        let status = || self.run(&["keelway", "node", "status", "-o", "json"], &[]);
+        let responds = |finished: &FinishedCommand| finished.code() <= 1 && !finished.stdout.is_empty();
+        let is_another =
+            || Some(status()).filter(responds).is_some_and(|finished| finished.json()["pid"] != before["pid"]);
+        deadline::until(&format!("another daemon responds on {}", self.name), deadline::KUBERNETES, is_another);
         self.status()
     }
 

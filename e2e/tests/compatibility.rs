@@ -394,11 +394,11 @@ fn after_a_rollback(mut world: World) {
     }
     for (name, cluster) in &saved.clusters {
         let (status, message) = says(&cluster.status.as_ref().unwrap().conditions);
-        let told = [
+        let fields = [
             format!("spec.ofNextRelease of {}", DocumentName::Cluster(name.clone())),
             "of Component keelway-".to_owned(),
         ];
-        assert!(status == "False" && told.iter().all(|field| message.contains(field)), "{message}");
+        assert!(status == "False" && fields.iter().all(|field| message.contains(field)), "{message}");
     }
 }
 

@@ -63,10 +63,10 @@ fn round(number: usize) -> Drive {
     let agents = Agents::start(&documents, &roots);
     let running = keelway.start(&["reconcile", "--once"], &minted);
     let mebibytes = most_resident(&running);
-    let ran = keelway.end(running);
-    assert_eq!(ran.code(), 0, "{}", ran.stderr);
-    agents.have_what_they_were_given(&Documents::read(&ran.stdout).unwrap());
-    Drive { took: ran.took, mebibytes }
+    let finished = keelway.end(running);
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    agents.have_what_they_were_given(&Documents::read(&finished.stdout).unwrap());
+    Drive { took: finished.took, mebibytes }
 }
 
 /// Returns the machines and clusters as a user writes them.

@@ -94,41 +94,41 @@ fn main() {
 }
 
 fn measure(rounds: usize) -> Figures {
-    let setting = WorkerFleet::new("e2ebfo", "3", &WORKERS);
-    setting.inject("c1", &[]);
-    setting.reconcile();
-    let mut cluster = setting.cluster("c1", &["w1", "w2"]);
-    setting.join(&[&cluster]);
+    let worker_fleet = WorkerFleet::new("e2ebfo", "3", &WORKERS);
+    worker_fleet.inject("c1", &[]);
+    worker_fleet.reconcile();
+    let mut cluster = worker_fleet.cluster("c1", &["w1", "w2"]);
+    worker_fleet.join(&[&cluster]);
     cluster.start_peers();
-    let mut figures = Figures { direct: use_direct_path(&setting, &cluster), ..Figures::default() };
-    let clients = Clients::start(&setting, &cluster);
+    let mut figures = Figures { direct: use_direct_path(&worker_fleet, &cluster), ..Figures::default() };
+    let clients = Clients::start(&worker_fleet, &cluster);
     for _ in 0..rounds {
-        let machines = public::all(&setting, &cluster);
+        let machines = public::all(&worker_fleet, &cluster);
         for (lost, other) in [(&machines[0], &machines[1]), (&machines[1], &machines[0])] {
             let cluster = cluster.by(&other.context);
-            figures.outages.push(public::is_lost_and_comes_back(&setting, &cluster, &clients, lost, other));
+            figures.outages.push(public::is_lost_and_comes_back(&worker_fleet, &cluster, &clients, lost, other));
         }
-        let (moved, gaps) = moves::each_ingress(&setting, &cluster, &clients);
+        let (moved, gaps) = moves::each_ingress(&worker_fleet, &cluster, &clients);
         figures.moves.extend(gaps);
         cluster = moved;
-        let [to_tls, to_udp] = switch_transport(&setting, &cluster, &clients);
+        let [to_tls, to_udp] = switch_transport(&worker_fleet, &cluster, &clients);
         figures.to_tls.push(to_tls);
         figures.to_udp.push(to_udp);
     }
     watch::missed_nothing(&cluster, &clients.load);
     let probers = clients.end(&cluster);
-    figures.gateways = gateways::come_back_from_disk(&setting, &cluster, &probers);
+    figures.gateways = gateways::come_back_from_disk(&worker_fleet, &cluster, &probers);
     figures
 }
 
 /// Lets the workers use a direct path through their NATs, and breaks it for good.
-fn use_direct_path(setting: &WorkerFleet, cluster: &TestCluster) -> DirectPathTimes {
-    let [worker, other] = WORKERS.map(|(name, _)| setting.worker(name));
+fn use_direct_path(worker_fleet: &WorkerFleet, cluster: &TestCluster) -> DirectPathTimes {
+    let [worker, other] = WORKERS.map(|(name, _)| worker_fleet.worker(name));
     let address = cluster.value(&format!("pod/on-{}", WORKERS[1].0), "{.status.podIP}");
     let request = format!("/agnhost connect --timeout=1s {address}:8080");
     let reaches = || cluster.shell(&format!("on-{}", WORKERS[0].0), &request).code() == 0;
     for (_, nat) in WORKERS {
-        home_router::make(setting, nat);
+        home_router::make(worker_fleet, nat);
     }
     let up = deadline::until("both workers use a direct path", deadline::KUBERNETES, || {
         reaches() && direct_path::is_direct(&worker, &other) && direct_path::is_direct(&other, &worker)
@@ -141,8 +141,8 @@ fn use_direct_path(setting: &WorkerFleet, cluster: &TestCluster) -> DirectPathTi
 }
 
 /// Blocks the UDP of one worker until its tunnels use TLS, and lets it through until they use UDP.
-fn switch_transport(setting: &WorkerFleet, cluster: &TestCluster, clients: &Clients) -> [TransportSwitch; 2] {
-    let worker = setting.worker(WORKERS[0].0);
+fn switch_transport(worker_fleet: &WorkerFleet, cluster: &TestCluster, clients: &Clients) -> [TransportSwitch; 2] {
+    let worker = worker_fleet.worker(WORKERS[0].0);
     let since = outage::now();
     let endpoint: SocketAddr = worker.status()["ingresses"][0]["address"].as_str().unwrap().parse().unwrap();
     transport::block_all_but(endpoint.port(), &worker);

@@ -91,8 +91,9 @@ impl Manager {
                 return settled;
             }
             let ended = self.process.try_wait().unwrap();
-            let said = || fs::read_to_string(&self.log).unwrap().lines().rev().take(20).collect::<Vec<_>>().join("\n");
-            assert!(ended.is_none() && began.elapsed() < deadline, "it does not settle: {ended:?}\n{}", said());
+            let last_lines =
+                || fs::read_to_string(&self.log).unwrap().lines().rev().take(20).collect::<Vec<_>>().join("\n");
+            assert!(ended.is_none() && began.elapsed() < deadline, "it does not settle: {ended:?}\n{}", last_lines());
             tokio::time::sleep(LOOK).await;
         }
     }
@@ -124,7 +125,7 @@ impl Manager {
     }
 
     /// Returns the CPU time in seconds.
-    pub(crate) fn ran(&self) -> f64 {
+    pub(crate) fn processor_seconds(&self) -> f64 {
         let (_, seconds) = shares::of(self.process.id()).unwrap();
         seconds
     }
@@ -155,10 +156,10 @@ impl Log {
         while self.lines.read_line(&mut line).unwrap() > 0 {
             self.last = Instant::now();
             if line.contains("\"settled\"")
-                && let Ok(said) = serde_json::from_str::<Value>(&line)
-                && said["fields"]["message"] == "settled"
+                && let Ok(event) = serde_json::from_str::<Value>(&line)
+                && event["fields"]["message"] == "settled"
             {
-                self.settled = Some(said["timestamp"].as_str().unwrap().parse().unwrap());
+                self.settled = Some(event["timestamp"].as_str().unwrap().parse().unwrap());
             }
             line.clear();
         }

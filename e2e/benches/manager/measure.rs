@@ -35,7 +35,7 @@ const SLOWEST: usize = 10;
 
 #[derive(Default)]
 struct Measured {
-    born: Duration,
+    created: Duration,
     /// The time for the same documents and configs without the manager.
     without: Duration,
     resident_with_few: f64,
@@ -58,7 +58,8 @@ pub(crate) async fn measure(rounds: usize, clusters: usize, table: &mut Table) {
     manager.settles(0, None).await;
     println!("        resident without clusters: {:.1} MiB", manager.resident());
 
-    let mut measured = Measured { born: born(&objects, &mut manager, 0..few).await, ..Measured::default() };
+    let mut measured =
+        Measured { created: create_clusters(&objects, &mut manager, 0..few).await, ..Measured::default() };
     sleep(PAUSE).await;
     measured.resident_with_few = manager.resident();
     for from in (few..clusters).step_by(STEP) {
@@ -66,7 +67,7 @@ pub(crate) async fn measure(rounds: usize, clusters: usize, table: &mut Table) {
         let since = Timestamp::now();
         fleet.grow(machines_for(all), &objects).await;
         manager.settles(from, Some(since)).await;
-        born(&objects, &mut manager, from..all).await;
+        create_clusters(&objects, &mut manager, from..all).await;
     }
     for round in 0..rounds {
         measured.idle.push(rest(&manager, &objects).await);
@@ -75,12 +76,12 @@ pub(crate) async fn measure(rounds: usize, clusters: usize, table: &mut Table) {
         let before = effects.count();
         manager = Manager::start(&format!("after-{round}"), &kubeconfig);
         let took = manager.settles(clusters, None).await;
-        told("until it was settled again", took);
+        print_time("until it was settled again", took);
         measured.restarts.push((took, effects.count() - before));
     }
     manager.stop();
     measured.without = without(&mut plane, &fleet, 0..few).await;
-    measured.tell((few, clusters), table);
+    measured.add_rows((few, clusters), table);
 }
 
 /// Half of what k0smotron needs for a hundred clusters, in MiB (`docs/performance.md`).
@@ -92,7 +93,7 @@ fn machines_for(clusters: usize) -> usize {
 }
 
 impl Measured {
-    fn tell(&self, (few, clusters): (usize, usize), table: &mut Table) {
+    fn add_rows(&self, (few, clusters): (usize, usize), table: &mut Table) {
         let idle = |of: fn(&Idle) -> f64| self.idle.iter().map(of).collect::<Vec<_>>();
         let what =
             format!("resident memory of the manager with {few} settled clusters on {} machines", machines_for(few));
@@ -115,8 +116,8 @@ impl Measured {
         let what = format!(
             "{few} clusters from nothing to all settled, beside the same documents and configs without a manager"
         );
-        let [born, without] = [self.born, self.without].map(|took| vec![took.as_secs_f64()]);
-        table.ratio(&what, "s", &[born, without], 2.5);
+        let [created, without] = [self.created, self.without].map(|took| vec![took.as_secs_f64()]);
+        table.ratio(&what, "s", &[created, without], 2.5);
         let took = self.restarts.iter().map(|(took, _)| took.as_secs_f64()).collect::<Vec<_>>();
         let what = format!("begun again with {clusters} clusters, until all are watched and settled");
         table.under(&what, "s", &took, 10.0);
@@ -127,13 +128,13 @@ impl Measured {
 }
 
 /// Returns the time from the first request for these clusters until all are settled.
-async fn born(objects: &Objects, manager: &mut Manager, numbers: Range<usize>) -> Duration {
+async fn create_clusters(objects: &Objects, manager: &mut Manager, numbers: Range<usize>) -> Duration {
     let before = Shares::now(objects).await;
     let (since, all) = (Timestamp::now(), numbers.end);
     objects.ask_for(numbers).await;
     let took = manager.settles(all, Some(since)).await;
-    told(&format!("until {all} clusters were settled"), took);
-    Shares::now(objects).await.tell_since(&before);
+    print_time(&format!("until {all} clusters were settled"), took);
+    Shares::now(objects).await.print_since(&before);
     println!("        resident: {:.1} MiB", manager.resident());
     took
 }
@@ -151,8 +152,8 @@ async fn without(plane: &mut Plane, fleet: &Fleet, numbers: Range<usize>) -> Dur
     let began = Instant::now();
     join(objects.write_again(&copies), join_all(configs.iter().map(Config::give))).await;
     let took = began.elapsed();
-    told(&format!("for the same of {} clusters without a manager", copies.clusters.len()), took);
-    Shares::now(&objects).await.tell_since(&before);
+    print_time(&format!("for the same of {} clusters without a manager", copies.clusters.len()), took);
+    Shares::now(&objects).await.print_since(&before);
     took
 }
 
@@ -174,9 +175,9 @@ struct Idle {
 async fn rest(manager: &Manager, objects: &Objects) -> Idle {
     sleep(PAUSE).await;
     let before = objects.versions().await;
-    let (ran, began) = (manager.ran(), Instant::now());
+    let (before_idle, began) = (manager.processor_seconds(), Instant::now());
     sleep(IDLE).await;
-    let percent = 100.0 * (manager.ran() - ran) / began.elapsed().as_secs_f64();
+    let percent = 100.0 * (manager.processor_seconds() - before_idle) / began.elapsed().as_secs_f64();
     let resident = manager.resident();
     let after = objects.versions().await;
     let written = after.iter().filter(|(name, version)| before.get(*name) != Some(*version)).count();
@@ -209,6 +210,6 @@ async fn change(
     times.into_iter().map(|(took, _)| took).collect()
 }
 
-fn told(what: &str, took: Duration) {
+fn print_time(what: &str, took: Duration) {
     println!("{:>7} ms  {what}", took.as_millis());
 }

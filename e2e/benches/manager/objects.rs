@@ -164,7 +164,7 @@ impl Objects {
     }
 
     /// Returns how many write requests the API server has received, by verb and resource.
-    pub(crate) async fn asked(&self) -> BTreeMap<String, f64> {
+    pub(crate) async fn write_requests(&self) -> BTreeMap<String, f64> {
         let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
         let mut asked = BTreeMap::new();
         for line in self.0.request_text(request).await.unwrap().lines() {

@@ -12,33 +12,33 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// The totals up to one moment.
 pub(crate) struct Shares {
     /// CPU time in seconds, by program. All machines run in the program of the benchmark.
-    ran: BTreeMap<String, f64>,
+    processor_seconds: BTreeMap<String, f64>,
     /// Requests by verb and resource.
-    asked: BTreeMap<String, f64>,
+    requests: BTreeMap<String, f64>,
 }
 
 impl Shares {
     pub(crate) async fn now(objects: &Objects) -> Self {
-        let asked = objects.asked().await;
+        let requests = objects.write_requests().await;
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let mut ran = BTreeMap::new();
+        let mut processor_seconds = BTreeMap::new();
         for (name, seconds) in ids.filter_map(of) {
-            *ran.entry(name).or_default() += seconds;
+            *processor_seconds.entry(name).or_default() += seconds;
         }
-        Self { ran, asked }
+        Self { processor_seconds, requests }
     }
 
     /// Prints the difference to an earlier moment.
-    pub(crate) fn tell_since(&self, before: &Self) {
+    pub(crate) fn print_since(&self, before: &Self) {
         let since = |now: &BTreeMap<String, f64>, before: &BTreeMap<String, f64>, least: f64| {
             let taken = now.iter().map(|(name, now)| (now - before.get(name).unwrap_or(&0.0), name));
             let mut taken: Vec<_> = taken.filter(|(taken, _)| *taken >= least).collect();
             taken.sort_by(|one, other| other.0.total_cmp(&one.0));
             taken.into_iter().map(|(taken, name)| format!("{name} {taken:.1}")).collect::<Vec<_>>().join(", ")
         };
-        println!("        seconds on processors: {}", since(&self.ran, &before.ran, 0.5));
-        println!("        requests: {}", since(&self.asked, &before.asked, 1.0));
+        println!("        seconds on processors: {}", since(&self.processor_seconds, &before.processor_seconds, 0.5));
+        println!("        requests: {}", since(&self.requests, &before.requests, 1.0));
     }
 }
 

@@ -12,7 +12,7 @@
 
 mod agent;
 mod bindings;
-mod born;
+mod created_cluster;
 mod footprint;
 mod memory;
 mod plain;

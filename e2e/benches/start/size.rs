@@ -14,7 +14,7 @@ use keelway_e2e::{TestControlPlane, TestFleet, https::HttpsClient, machine::find
 use crate::{
     Figures,
     bindings::bind,
-    born::born,
+    created_cluster::create_cluster,
     footprint::Side,
     plain::{Plain, Running, ready},
     store::Keys,
@@ -43,15 +43,16 @@ impl Size {
         let numbers =
             ["--etcd-replicas", &replicas, "--control-plane-replicas", &replicas, "--ingress-replicas", &ingresses];
         let wanted = keelway.run(&[&inject[..], &numbers].concat(), made).succeeded().stdout;
-        let born = born(keelway, &wanted);
-        figures.ready[0].push(born.took.as_secs_f64());
-        figures.settled.push(born.ran.took.as_secs_f64());
-        let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &born.ran.stdout).succeeded().stdout;
+        let created = create_cluster(keelway, &wanted);
+        figures.ready[0].push(created.took.as_secs_f64());
+        figures.settled.push(created.finished.took.as_secs_f64());
+        let kubeconfig =
+            keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &created.finished.stdout).succeeded().stdout;
         fs::write(keelway.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
-        let plane = TestControlPlane::new(keelway, born.ran.stdout, "c1.kubeconfig");
+        let plane = TestControlPlane::new(keelway, created.finished.stdout, "c1.kubeconfig");
         let plain = Plain::of(&plane, directory);
         let held = if self.replicas == 1 {
-            Some(take(&plane, born.ready, figures))
+            Some(take(&plane, created.ready, figures))
         } else {
             pass(&plane, figures);
             None
@@ -78,8 +79,8 @@ fn pass(plane: &TestControlPlane<'_>, figures: &mut Figures) {
 /// Runs one pass with nothing to do, and takes its times from the shell.
 fn settled(plane: &TestControlPlane<'_>, figures: &mut Figures) {
     let keelway = plane.keelway;
-    let ran = keelway.shell("TIMEFORMAT='%R %U %S'; time keelway reconcile < c1.yaml > again.yaml").succeeded();
-    let last = ran.stderr.lines().last().unwrap();
+    let finished = keelway.shell("TIMEFORMAT='%R %U %S'; time keelway reconcile < c1.yaml > again.yaml").succeeded();
+    let last = finished.stderr.lines().last().unwrap();
     let [real, user, system] = last.split(' ').map(|word| word.parse::<f64>().unwrap() * 1e3).collect::<Vec<_>>()[..]
     else {
         unreachable!("the shell's own format");

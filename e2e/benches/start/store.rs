@@ -40,10 +40,10 @@ impl Keys {
         for (flag, secret, key) in IDENTITY {
             command.arg(flag).arg(file(plane, secret, key));
         }
-        let ran = plane.private().run(command.args(["get", "--prefix", "--keys-only", ALL])).succeeded();
+        let finished = plane.private().run(command.args(["get", "--prefix", "--keys-only", ALL])).succeeded();
         let is_kept = |key: &&str| key.starts_with(ALL) && !PASSING.iter().any(|passing| key.starts_with(passing));
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-        for (directory, _) in ran.text().lines().filter(is_kept).filter_map(|key| key.rsplit_once('/')) {
+        for (directory, _) in finished.text().lines().filter(is_kept).filter_map(|key| key.rsplit_once('/')) {
             *counts.entry(directory.to_owned()).or_default() += 1;
         }
         Self(counts)

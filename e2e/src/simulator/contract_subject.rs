@@ -56,8 +56,8 @@ impl ContractSubject for SimulatedMachine {
     }
 
     async fn execute(&self, actions: Vec<Action>) -> ApplyReport {
-        let hands = SimulatedExecutor { sim: &self.sim, machine: &self.name };
-        execute(&hands, &actions, &CancellationToken::new(), &|_| {}).await
+        let executor = SimulatedExecutor { sim: &self.sim, machine: &self.name };
+        execute(&executor, &actions, &CancellationToken::new(), &|_| {}).await
     }
 
     async fn observe(&self) -> MachineState {

@@ -66,8 +66,8 @@ impl Machines for SimulatedMachines {
                 run.progress.effect(&name, &action.to_string());
             }
         };
-        let hands = SimulatedExecutor { sim: &self.0, machine: &name };
-        let report = execute(&hands, &actions, &run.stop, &tell).await;
+        let executor = SimulatedExecutor { sim: &self.0, machine: &name };
+        let report = execute(&executor, &actions, &run.stop, &tell).await;
         let failures: Vec<String> =
             report.failed.iter().map(|failure| format!("{}: {}", failure.action, failure.error)).collect();
         let mut world = self.0.world();

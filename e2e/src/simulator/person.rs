@@ -243,7 +243,7 @@ impl SimulationState {
     /// If the documents no longer record that a member may have started, and it never served, nothing shows that it ran.
     fn forget_reverted_members(&mut self) {
         let saved = &self.saved;
-        let told = |pod: &PodName| {
+        let is_recorded = |pod: &PodName| {
             let mut all = saved.clusters.values();
             let cluster = all.find(|cluster| cluster.id() == Some(&pod.cluster));
             let store = cluster.and_then(|cluster| cluster.status.as_ref()?.etcd.as_ref());
@@ -251,7 +251,7 @@ impl SimulationState {
                 store.members.get(&pod.component).is_some_and(|member| member.phase != MemberPhase::Pending)
             })
         };
-        self.started.retain(told);
+        self.started.retain(is_recorded);
     }
 
     /// A person restores the newest document of each machine that refuses its config, and of each missing Hypervisor.

@@ -29,7 +29,7 @@ use super::{
 /// The maximum number of passes until the fleet settles after the last fault.
 const MOST_PASSES: u64 = 120;
 /// The time within which a loss must be reported.
-const TOLD_WITHIN: Duration = Duration::from_secs(30);
+const REPORTED_WITHIN: Duration = Duration::from_secs(30);
 /// The time within which the fleet must settle.
 const PATIENCE: Duration = Duration::from_secs(900);
 
@@ -244,16 +244,16 @@ async fn delete_clusters_without_data(sim: &Sim) {
     if lost.is_empty() {
         return;
     }
-    let end = drive(sim, RunLimits { once: false, timeout: TOLD_WITHIN }, CancellationToken::new()).await;
+    let end = drive(sim, RunLimits { once: false, timeout: REPORTED_WITHIN }, CancellationToken::new()).await;
     let mut world = sim.world();
     for name in lost {
-        let told = world
+        let is_reported = world
             .waiting
             .iter()
             .any(|waiting| waiting.starts_with(&format!("{name}/etcd-")) && waiting.contains("data"));
-        if end == Some(RunOutcome::Settled) || !told {
+        if end == Some(RunOutcome::Settled) || !is_reported {
             let what = format!("{name}: {end:?}, waits for {}", world.waiting.join("; "));
-            world.report_violation("a store that lost data is told of", what);
+            world.report_violation("a store that lost data is reported", what);
         }
         world.delete(&name);
     }
@@ -265,13 +265,14 @@ async fn delete_expired_clusters(sim: &Sim) {
     if ended.is_empty() {
         return;
     }
-    let end = drive(sim, RunLimits { once: false, timeout: TOLD_WITHIN }, CancellationToken::new()).await;
+    let end = drive(sim, RunLimits { once: false, timeout: REPORTED_WITHIN }, CancellationToken::new()).await;
     let mut world = sim.world();
     for name in ended {
-        let told = world.waiting.iter().any(|waiting| waiting.starts_with(&format!("{name} waits for an authority")));
-        if end == Some(RunOutcome::Settled) || !told {
+        let is_reported =
+            world.waiting.iter().any(|waiting| waiting.starts_with(&format!("{name} waits for an authority")));
+        if end == Some(RunOutcome::Settled) || !is_reported {
             let what = format!("{name}: {end:?}, waits for {}", world.waiting.join("; "));
-            world.report_violation("an authority that ended is told of on its cluster", what);
+            world.report_violation("an expired authority is reported on its cluster", what);
         }
         world.delete(&name);
     }

@@ -35,14 +35,14 @@ fn conformance() {
 
 fn scenario(tag: &str) {
     let suite = Suite::of_environment();
-    let setting = WorkerFleet::reached(ReachMode::Network, tag, "2", &WORKERS);
+    let worker_fleet = WorkerFleet::reached(ReachMode::Network, tag, "2", &WORKERS);
     for (worker, _) in WORKERS {
-        suite.import_images(&setting, worker);
+        suite.import_images(&worker_fleet, worker);
     }
-    setting.inject("c1", &[]);
-    setting.reconcile();
-    let cluster = setting.cluster("c1", &["w1", "w2"]);
-    setting.join(&[&cluster]);
+    worker_fleet.inject("c1", &[]);
+    worker_fleet.reconcile();
+    let cluster = worker_fleet.cluster("c1", &["w1", "w2"]);
+    worker_fleet.join(&[&cluster]);
     cluster.kubectl.wait("condition=Available", &["--namespace", "kube-system", "deployment/coredns"]);
 
     let report = ConformanceReport::read(&suite.run(&cluster.kubectl));

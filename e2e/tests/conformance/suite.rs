@@ -50,11 +50,11 @@ impl Suite {
     }
 
     /// Imports all images of the suite, and the image of etcd, into the runtime of a worker.
-    pub(crate) fn import_images(&self, setting: &WorkerFleet, worker: &str) {
+    pub(crate) fn import_images(&self, worker_fleet: &WorkerFleet, worker: &str) {
         let etcd = image::archive_name(&release::newest().etcd_image(None));
-        setting.worker(worker).import(&self.cache.join("images").join(etcd));
+        worker_fleet.worker(worker).import(&self.cache.join("images").join(etcd));
         for archive in fs::read_dir(self.cache.join("conformance")).unwrap() {
-            setting.worker(worker).import(&archive.unwrap().path());
+            worker_fleet.worker(worker).import(&archive.unwrap().path());
         }
     }
 

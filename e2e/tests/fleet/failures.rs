@@ -28,7 +28,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const AGENT: &str = "keelway-fleet-agent";
 
 /// The networks of one worker, of the controller that holds the Lease and of a hypervisor are cut for a minute. Meanwhile each component is killed.
-pub(crate) fn nothing_is_lost(setting: &WorkerFleet, fleet: &TestCluster, west: &Member, east: &Member) {
+pub(crate) fn nothing_is_lost(worker_fleet: &WorkerFleet, fleet: &TestCluster, west: &Member, east: &Member) {
     let kubectl = &fleet.kubectl;
     stage("guestbook", || guestbook::place(kubectl));
     let before = [west, east].map(guestbook::running);
@@ -37,14 +37,14 @@ pub(crate) fn nothing_is_lost(setting: &WorkerFleet, fleet: &TestCluster, west: 
     let applies = ApplyLoop::start(kubectl);
     applies.arrives("before all failures", &[west, east]);
 
-    let machines = setting.fleet.machines();
-    let leader = FleetLeader::find(setting, fleet, &machines);
-    let hypervisor = without_controller(setting, fleet, &machines);
+    let machines = worker_fleet.fleet.machines();
+    let leader = FleetLeader::find(worker_fleet, fleet, &machines);
+    let hypervisor = without_controller(worker_fleet, fleet, &machines);
     let worker = west.cluster.workers[0];
-    let apart = network_cut::of_worker(setting, worker, &addresses(kubectl));
-    let cut = [leader.cut(setting, fleet), network_cut::of_machine(hypervisor)];
+    let apart = network_cut::of_worker(worker_fleet, worker, &addresses(kubectl));
+    let cut = [leader.cut(worker_fleet, fleet), network_cut::of_machine(hypervisor)];
     for role in [Role::Etcd, Role::KubeApiserver, Role::KubeControllerManager, Role::Ingress] {
-        each_is_killed(setting, fleet, role);
+        each_is_killed(worker_fleet, fleet, role);
     }
     stage("agents are killed", agents_are_killed);
     for cut in cut {
@@ -63,7 +63,7 @@ pub(crate) fn nothing_is_lost(setting: &WorkerFleet, fleet: &TestCluster, west: 
     apart.end_after(MINUTE);
     applies.arrives("every network is restored", &[west, east]);
     deadline::until("READY is True", deadline::KUBERNETES, || ready(kubectl, west) == "True");
-    each_is_killed(setting, fleet, Role::FleetController);
+    each_is_killed(worker_fleet, fleet, Role::FleetController);
     applies.arrives("each fleet-controller was killed", &[west, east]);
 
     applies.settles(kubectl, &[west, east]);
@@ -72,8 +72,8 @@ pub(crate) fn nothing_is_lost(setting: &WorkerFleet, fleet: &TestCluster, west: 
 }
 
 /// Kills each component of a role, one after the other. Each runs again before the next one is killed.
-fn each_is_killed(setting: &WorkerFleet, fleet: &TestCluster, role: Role) {
-    let killed = setting.each(fleet, role, |component, machine| {
+fn each_is_killed(worker_fleet: &WorkerFleet, fleet: &TestCluster, role: Role) {
+    let killed = worker_fleet.each(fleet, role, |component, machine| {
         let before = machine.of(component).unwrap();
         process::kill(machine.container_pid(&before.container));
         deadline::until(&format!("{} runs again", name(component)), deadline::KUBERNETES, || {
@@ -104,11 +104,11 @@ struct FleetLeader<'a> {
 }
 
 impl<'a> FleetLeader<'a> {
-    fn find(setting: &WorkerFleet, fleet: &TestCluster, machines: &'a [TestMachine]) -> Self {
+    fn find(worker_fleet: &WorkerFleet, fleet: &TestCluster, machines: &'a [TestMachine]) -> Self {
         let holder = fleet.kubectl.get(&["lease", "keelway-fleet-controller", "-n", "kube-system"]);
         let holder = holder["spec"]["holderIdentity"].as_str().unwrap();
         let (holder, _) = holder.rsplit_once('_').unwrap();
-        let found = setting.each(fleet, Role::FleetController, |component, machine| {
+        let found = worker_fleet.each(fleet, Role::FleetController, |component, machine| {
             let running = machine.of(component).unwrap();
             holder
                 .ends_with(&name(component))
@@ -118,16 +118,22 @@ impl<'a> FleetLeader<'a> {
         Self { machine: machines.iter().find(|known| known.name() == machine).unwrap(), pid }
     }
 
-    fn cut(&self, setting: &WorkerFleet, fleet: &TestCluster) -> NetworkCut<'a> {
-        let ports: BTreeSet<u16> =
-            setting.each(fleet, Role::KubeApiserver, |component, _| component.spec.port(SECURE)).into_iter().collect();
+    fn cut(&self, worker_fleet: &WorkerFleet, fleet: &TestCluster) -> NetworkCut<'a> {
+        let ports: BTreeSet<u16> = worker_fleet
+            .each(fleet, Role::KubeApiserver, |component, _| component.spec.port(SECURE))
+            .into_iter()
+            .collect();
         network_cut::of_process(self.machine, self.pid, &ports.into_iter().collect::<Vec<_>>())
     }
 }
 
 /// Returns the machine of an etcd member without a fleet-controller, so that one of them can take over.
-fn without_controller<'a>(setting: &WorkerFleet, fleet: &TestCluster, machines: &'a [TestMachine]) -> &'a TestMachine {
-    let of = |role| setting.each(fleet, role, |_, machine| machine.name().to_owned());
+fn without_controller<'a>(
+    worker_fleet: &WorkerFleet,
+    fleet: &TestCluster,
+    machines: &'a [TestMachine],
+) -> &'a TestMachine {
+    let of = |role| worker_fleet.each(fleet, role, |_, machine| machine.name().to_owned());
     let (controllers, members) = (of(Role::FleetController), of(Role::Etcd));
     let found = members.iter().find(|machine| !controllers.contains(machine)).unwrap();
     machines.iter().find(|machine| machine.name() == found).unwrap()

@@ -42,28 +42,28 @@ struct Member {
 }
 
 fn scenario() {
-    let setting = WorkerFleet::with_private("e2eflee", "2", "3");
+    let worker_fleet = WorkerFleet::with_private("e2eflee", "2", "3");
     let agent = fleet_agent_image(None);
     let hosted = hosted::images();
     let of_host: Vec<&str> = hosted.iter().map(String::as_str).chain([agent.as_str()]).collect();
     let of_member = [agent.as_str()];
     thread::scope(|scope| {
         for (worker, behind, images) in [("w1", "nat-a", of_host.as_slice()), ("w2", "", &of_member)] {
-            let setting = &setting;
-            scope.spawn(move || setting.create_worker_with(worker, behind, images));
+            let worker_fleet = &worker_fleet;
+            scope.spawn(move || worker_fleet.create_worker_with(worker, behind, images));
         }
     });
-    let mut tour = FleetTour::begin(&setting);
+    let mut tour = FleetTour::begin(&worker_fleet);
     stage("control planes", || tour.control_planes("Create the control planes"));
-    let control_plane = setting.cluster("f1", &[]);
+    let control_plane = worker_fleet.cluster("f1", &[]);
     let fleet = &control_plane.kubectl;
-    let west = Member { cluster: setting.cluster("c1", &["w1"]), name: "west" };
-    let east = Member { cluster: setting.cluster("c2", &["w2"]), name: "east" };
-    stage("workers", || setting.join(&[&west.cluster, &east.cluster]));
+    let west = Member { cluster: worker_fleet.cluster("c1", &["w1"]), name: "west" };
+    let east = Member { cluster: worker_fleet.cluster("c2", &["w2"]), name: "east" };
+    stage("workers", || worker_fleet.join(&[&west.cluster, &east.cluster]));
     stage("registration", || {
         tour.section("Register the clusters");
         members::may_place(&[&west, &east], VISITS);
-        members::are_reported(&setting, fleet);
+        members::are_reported(&worker_fleet, fleet);
     });
     stage("one cluster", || workloads::one_cluster_runs_it(fleet, &east, &west));
     stage("by name", || workloads::an_annotation_names_the_cluster(fleet, &west, &east));
@@ -72,8 +72,8 @@ fn scenario() {
     for section in ["Place an application", "Divide it", "Change something in a cluster"] {
         stage(section, || tour.section(section));
     }
-    stage("hosting", || hosted::a_cluster_hosts_a_fleet(&setting, &west));
-    stage("failures", || failures::nothing_is_lost(&setting, &control_plane, &west, &east));
+    stage("hosting", || hosted::a_cluster_hosts_a_fleet(&worker_fleet, &west));
+    stage("failures", || failures::nothing_is_lost(&worker_fleet, &control_plane, &west, &east));
     stage("deletion", || workloads::deletion_reaches_the_clusters(fleet, &[&west, &east]));
     stage("removal", || {
         removal::with_its_workloads(&east, &west, || tour.section("Remove a cluster"));

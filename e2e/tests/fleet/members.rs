@@ -25,7 +25,7 @@ pub(crate) fn may_place(members: &[&Member], resource: &str) {
 }
 
 /// The fleet lists its clusters with their release, and the status command finds nothing wrong.
-pub(crate) fn are_reported(setting: &WorkerFleet, fleet: &Kubectl) {
+pub(crate) fn are_reported(worker_fleet: &WorkerFleet, fleet: &Kubectl) {
     let table = fleet.run(&["get", "clusters.fleet.keelway.dev"]).succeeded().text().to_owned();
     let header: Vec<&str> = table.lines().next().unwrap_or_default().split_whitespace().collect();
     assert_eq!(header, ["NAME", "K8S-VERSION", "REGION", "ZONE", "READY", "IDLE", "STANDBY", "AGE"], "{table}");
@@ -34,7 +34,7 @@ pub(crate) fn are_reported(setting: &WorkerFleet, fleet: &Kubectl) {
         assert!(table.lines().any(is_listed), "{table}");
     }
     let kubeconfig = fleet.file().to_str().unwrap();
-    let _ = setting.fleet.keelway.run(&["fleet", "status", "--kubeconfig", kubeconfig], &[]).succeeded();
+    let _ = worker_fleet.fleet.keelway.run(&["fleet", "status", "--kubeconfig", kubeconfig], &[]).succeeded();
 }
 
 /// Returns the status of the condition `Ready` of a cluster, as `kubectl get clusters` prints it.

@@ -28,7 +28,7 @@ impl NetworkCut<'_> {
 }
 
 /// Drops all packets between a worker, or a pod of it, and the addresses of an API.
-pub(crate) fn of_worker<'a>(setting: &'a WorkerFleet, name: &'a str, api: &[SocketAddr]) -> NetworkCut<'a> {
+pub(crate) fn of_worker<'a>(worker_fleet: &'a WorkerFleet, name: &'a str, api: &[SocketAddr]) -> NetworkCut<'a> {
     let of = |hook: &str| {
         let rules = api.iter().flat_map(|address| {
             let family = if address.is_ipv4() { "ip" } else { "ip6" };
@@ -40,7 +40,7 @@ pub(crate) fn of_worker<'a>(setting: &'a WorkerFleet, name: &'a str, api: &[Sock
         format!("add chain inet cut {hook} {{ type filter hook {hook} priority -300; }}\n{}", rules.collect::<String>())
     };
     let rules = format!("add table inet cut\n{}{}", of("prerouting"), of("output"));
-    let worker: TestWorker<'a> = setting.worker(name);
+    let worker: TestWorker<'a> = worker_fleet.worker(name);
     let _ = worker.run(&["nft", "-f", "-"], rules.as_bytes()).succeeded();
     let restore = move || drop(worker.run(&["nft", "delete", "table", "inet", "cut"], &[]).succeeded());
     NetworkCut { what: format!("{name} was cut off from the fleet"), since: Instant::now(), restore: Box::new(restore) }

@@ -12,17 +12,17 @@ const NOBODY: u32 = 65534;
 
 /// The sections of the tour that were not run yet.
 pub(crate) struct FleetTour<'a> {
-    setting: &'a WorkerFleet,
+    worker_fleet: &'a WorkerFleet,
     sections: Vec<TourSection>,
 }
 
 impl<'a> FleetTour<'a> {
     /// Begins the tour in the directory of these machines, with their documents.
-    pub(crate) fn begin(setting: &'a WorkerFleet) -> Self {
-        let directory = setting.fleet.keelway.directory();
+    pub(crate) fn begin(worker_fleet: &'a WorkerFleet) -> Self {
+        let directory = worker_fleet.fleet.keelway.directory();
         chown(directory, Some(NOBODY), Some(NOBODY)).unwrap();
-        fs::write(directory.join("world.yaml"), setting.documents().write()).unwrap();
-        Self { setting, sections: of_fleet_tour() }
+        fs::write(directory.join("world.yaml"), worker_fleet.documents().write()).unwrap();
+        Self { worker_fleet, sections: of_fleet_tour() }
     }
 
     /// Runs the next section, which has this title.
@@ -30,7 +30,7 @@ impl<'a> FleetTour<'a> {
         let section = self.sections.remove(0);
         assert_eq!(section.title, title);
         for (name, content) in &section.files {
-            fs::write(self.setting.fleet.keelway.directory().join(name), content).unwrap();
+            fs::write(self.worker_fleet.fleet.keelway.directory().join(name), content).unwrap();
         }
         section.steps.iter().for_each(|step| self.run(step));
     }
@@ -38,8 +38,8 @@ impl<'a> FleetTour<'a> {
     /// Runs the first section, which creates the control planes.
     pub(crate) fn control_planes(&mut self, title: &str) {
         self.section(title);
-        let documents = fs::read(self.setting.fleet.keelway.directory().join("fleet.yaml")).unwrap();
-        self.setting.replace_documents(documents);
+        let documents = fs::read(self.worker_fleet.fleet.keelway.directory().join("fleet.yaml")).unwrap();
+        self.worker_fleet.replace_documents(documents);
     }
 
     /// Fails if a section was left out.
@@ -50,16 +50,16 @@ impl<'a> FleetTour<'a> {
 
     /// Commands on documents run where machines can be reached, and all others on the host of people.
     fn run(&self, step: &TranscriptStep) {
-        let keelway = &self.setting.fleet.keelway;
-        let ran = if step.command.contains("--kubeconfig") {
+        let keelway = &self.worker_fleet.fleet.keelway;
+        let finished = if step.command.contains("--kubeconfig") {
             // The discovery cache of kubectl is below the home directory.
             keelway.on_host().shell(&format!("export HOME=$PWD; {}", step.command))
         } else {
             keelway.shell(&step.command)
         };
-        let ran = ran.succeeded();
+        let finished = finished.succeeded();
         if !step.output.is_empty() {
-            assert_eq!(ran.text().trim_end(), step.output.trim_end(), "{}", step.command);
+            assert_eq!(finished.text().trim_end(), step.output.trim_end(), "{}", step.command);
         }
     }
 }

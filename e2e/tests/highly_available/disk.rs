@@ -51,12 +51,12 @@ pub(crate) fn is_full(plane: &mut Plane<'_>, load: &Load) {
     let used = (seen.f_blocks - seen.f_bfree) * seen.f_frsize;
     mount(&format!("remount,size={used}"), &disk);
     let changed = plane.changed(|spec| spec.control_plane.kube_api_server.extra_sans.push("c1.example".to_owned()));
-    let ran = plane.keelway.run(&["reconcile", "--timeout", "5s"], &changed);
-    assert_eq!(ran.code(), 3, "{}", ran.stderr);
+    let finished = plane.keelway.run(&["reconcile", "--timeout", "5s"], &changed);
+    assert_eq!(finished.code(), 3, "{}", finished.stderr);
     for line in [&format!("{name} waits for room on its disk: less than 128 MiB"), "cannot store the config on disk"] {
-        assert!(ran.stderr.contains(line), "{line}\n{}", ran.stderr);
+        assert!(finished.stderr.contains(line), "{line}\n{}", finished.stderr);
     }
-    plane.take(ran.stdout);
+    plane.take(finished.stdout);
     assert_eq!(reason(plane, &name, "DiskPressure"), Some("DiskFull".to_owned()));
     let status = status(plane, &name);
     assert!(status.applied < status.issued, "it has the config of before");

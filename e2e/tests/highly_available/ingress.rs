@@ -25,7 +25,7 @@ pub(crate) fn contexts(plane: &Plane<'_>) {
 }
 
 /// haproxy serves its own metrics to processes that can open the files of its user.
-pub(crate) fn tell_metrics(plane: &Plane<'_>) {
+pub(crate) fn serve_metrics(plane: &Plane<'_>) {
     for ingress in plane.of_role(Role::Ingress) {
         let text = metrics::read(&socket(plane, ingress), ingress.spec.user);
         assert!(sees_all(plane, &text), "{text}");
@@ -35,8 +35,8 @@ pub(crate) fn tell_metrics(plane: &Plane<'_>) {
 
 /// Returns whether every ingress forwards connections to every API server.
 pub(crate) fn are_whole(plane: &Plane<'_>) -> bool {
-    let told = |ingress| metrics::get(&socket(plane, ingress), "/metrics").unwrap_or_default();
-    plane.of_role(Role::Ingress).into_iter().all(|ingress| sees_all(plane, &told(ingress)))
+    let metrics_of = |ingress| metrics::get(&socket(plane, ingress), "/metrics").unwrap_or_default();
+    plane.of_role(Role::Ingress).into_iter().all(|ingress| sees_all(plane, &metrics_of(ingress)))
 }
 
 fn sees_all(plane: &Plane<'_>, metrics: &str) -> bool {

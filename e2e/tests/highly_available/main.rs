@@ -72,7 +72,7 @@ fn scenario(tag: &str, reach: ReachMode) {
     status::shows_stores(&plane);
     replicas::elect_leaders(&plane);
     ingress::contexts(&plane);
-    ingress::tell_metrics(&plane);
+    ingress::serve_metrics(&plane);
     scaling::members_change(&mut plane);
     scaling::no_request_fails(&mut plane);
     replicas::are_spread(&plane);

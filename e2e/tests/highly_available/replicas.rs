@@ -39,10 +39,10 @@ pub(crate) fn elect_leaders(plane: &Plane<'_>) {
         assert_eq!(spec["leaseDurationSeconds"], 15, "{spec}");
     }
     deadline::until("one cluster-controller acts", deadline::KUBERNETES, || {
-        let told = |replica: &Component| {
+        let metrics_of = |replica: &Component| {
             metrics::read(&plane.directory(replica, "run").join("metrics.sock"), replica.spec.user)
         };
-        let all: String = plane.of_role(Role::ClusterController).into_iter().map(told).collect();
+        let all: String = plane.of_role(Role::ClusterController).into_iter().map(metrics_of).collect();
         metrics::sum(&all, "keelway_cluster_controller_leading") == 1
     });
 }

@@ -15,16 +15,16 @@ pub(crate) fn goes_on_without(plane: &mut Plane<'_>, away: &str) {
     let mut text = plane.keelway.run(&["cluster", "inject", "--name", "c2"], &plane.text).succeeded().stdout;
     let mut passes = 0;
     let after = loop {
-        let ran = plane.keelway.run(&["reconcile", "--timeout", "10s"], &text);
-        waits_for(&ran, away, &before);
-        let after = Documents::read(&ran.stdout).unwrap();
-        text = ran.stdout;
+        let finished = plane.keelway.run(&["reconcile", "--timeout", "10s"], &text);
+        waits_for(&finished, away, &before);
+        let after = Documents::read(&finished.stdout).unwrap();
+        text = finished.stdout;
         let other = after.clusters.values().find(|cluster| cluster.reference().name == "c2").unwrap();
         if condition::is_true(&other.status.as_ref().unwrap().conditions, "Available") {
             break after;
         }
         passes += 1;
-        assert!(passes < PASSES, "{}", ran.stderr);
+        assert!(passes < PASSES, "{}", finished.stderr);
     };
     let on = |documents: &Documents| -> Vec<_> {
         let of = documents.components.iter().filter(|(_, component)| component.spec.hypervisor.as_str() == away);
@@ -39,14 +39,14 @@ pub(crate) fn goes_on_without(plane: &mut Plane<'_>, away: &str) {
 }
 
 /// The report states what waits for what. The exit code is that of an unsettled pass.
-fn waits_for(ran: &FinishedCommand, away: &str, documents: &Documents) {
-    assert_eq!(ran.code(), 3, "{}", ran.stderr);
-    assert!(ran.stderr.contains(&format!("{away} waits for ")), "{}", ran.stderr);
-    assert!(ran.stderr.contains("not settled before the timeout"), "{}", ran.stderr);
+fn waits_for(finished: &FinishedCommand, away: &str, documents: &Documents) {
+    assert_eq!(finished.code(), 3, "{}", finished.stderr);
+    assert!(finished.stderr.contains(&format!("{away} waits for ")), "{}", finished.stderr);
+    assert!(finished.stderr.contains("not settled before the timeout"), "{}", finished.stderr);
     for (pod, component) in &documents.components {
         if component.spec.hypervisor.as_str() == away {
             let line = format!("c1/{} waits for its machine to respond", pod.component);
-            assert!(ran.stderr.contains(&line), "{line}\n{}", ran.stderr);
+            assert!(finished.stderr.contains(&line), "{line}\n{}", finished.stderr);
         }
     }
 }
@@ -65,11 +65,11 @@ pub(crate) fn a_runtime_hangs(plane: &mut Plane<'_>, load: &Load) {
     let hung = plane.of_role(Role::Etcd)[0].spec.hypervisor.to_string();
     let before = plane.pids();
     process::signal(plane.machine_named(&hung).pid(), Signal::STOP);
-    let ran = plane.keelway.run(&["reconcile", "--timeout", "5s"], &plane.text);
-    assert_eq!(ran.code(), 3, "{}", ran.stderr);
+    let finished = plane.keelway.run(&["reconcile", "--timeout", "5s"], &plane.text);
+    assert_eq!(finished.code(), 3, "{}", finished.stderr);
     let line = format!("{hung} waits for its container runtime, which does not respond: restart it");
-    assert!(ran.stderr.contains(&line), "{}", ran.stderr);
-    plane.take(ran.stdout);
+    assert!(finished.stderr.contains(&line), "{}", finished.stderr);
+    plane.take(finished.stdout);
     assert_eq!(reason(plane, &hung, "Ready"), Some("RuntimeNotAnswering".to_owned()));
     load.lap("a container runtime hung").assert_good();
 

@@ -7,9 +7,9 @@ use keelway_e2e::{
 
 use crate::CLEAN;
 
-pub(crate) fn is_registered_again(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let (worker, node) = (setting.worker(name), format!("node/{name}"));
-    setting.join_one(cluster, name, &setting.token(cluster));
+pub(crate) fn is_registered_again(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let (worker, node) = (worker_fleet.worker(name), format!("node/{name}"));
+    worker_fleet.join_one(cluster, name, &worker_fleet.token(cluster));
     let kubectl = |arguments: &[&str]| cluster.kubectl.run(arguments).succeeded();
     let pod = format!("on-{name}");
     cluster.start("app=deleted-node", &[serves(&pod, "deleted-node", name)]);

@@ -19,9 +19,9 @@ const BACK: Duration = Duration::from_secs(15);
 /// More than the checks of gateways need meanwhile, and less than one transfer.
 const LITTLE: u64 = 500_000;
 
-pub(crate) fn is_the_path_in_one_network(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let (worker, clean) = (setting.worker(name), setting.worker(CLEAN));
-    setting.join_one(cluster, name, &setting.token(cluster));
+pub(crate) fn is_the_path_in_one_network(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let (worker, clean) = (worker_fleet.worker(name), worker_fleet.worker(CLEAN));
+    worker_fleet.join_one(cluster, name, &worker_fleet.token(cluster));
     let pod = format!("on-{name}");
     cluster.start(&format!("app={pod}"), &[serves(&pod, &pod, name)]);
     let address = cluster.value(&format!("pod/{pod}"), "{.status.podIP}");

@@ -21,10 +21,10 @@ END";
 const OWNERS: &str =
     "nft 'table inet owner { chain f { type filter hook forward priority 0; iifname cni0 counter drop; }; }'";
 
-pub(crate) fn is_there_before(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let worker = setting.worker(name);
+pub(crate) fn is_there_before(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let worker = worker_fleet.worker(name);
     let _ = worker.shell(DOCKER).succeeded();
-    let joined = setting.try_to_join(&worker, &setting.token(cluster));
+    let joined = worker_fleet.try_to_join(&worker, &worker_fleet.token(cluster));
     assert!(joined.code() == 0 && joined.stderr.contains("chain ip filter FORWARD drops"), "{}", joined.stderr);
     pods_meet(cluster, name);
     let _ = worker.run(&["keelway", "node", "leave", "--force"], &[]).succeeded();
@@ -32,9 +32,9 @@ pub(crate) fn is_there_before(setting: &WorkerFleet, cluster: &TestCluster, name
     assert!(rules.text().contains("DOCKER-USER") && !rules.text().contains("keelway"), "{}", rules.text());
 }
 
-pub(crate) fn is_there_after(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let worker = setting.worker(name);
-    setting.join_one(cluster, name, &setting.token(cluster));
+pub(crate) fn is_there_after(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let worker = worker_fleet.worker(name);
+    worker_fleet.join_one(cluster, name, &worker_fleet.token(cluster));
     let _ = worker.shell(DOCKER).succeeded();
     deadline::until("the worker's rules are in Docker's chain", deadline::KUBERNETES, || {
         worker.shell("nft list chain ip filter DOCKER-USER").succeeded().text().contains("keelway")
@@ -43,14 +43,14 @@ pub(crate) fn is_there_after(setting: &WorkerFleet, cluster: &TestCluster, name:
     assert_eq!(status_code(&worker), 0);
 }
 
-pub(crate) fn is_its_owners(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let (worker, node) = (setting.worker(name), format!("node/{name}"));
+pub(crate) fn is_its_owners(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let (worker, node) = (worker_fleet.worker(name), format!("node/{name}"));
     let _ = worker.shell(OWNERS).succeeded();
-    let joined = setting.try_to_join(&worker, &setting.token(cluster));
+    let joined = worker_fleet.try_to_join(&worker, &worker_fleet.token(cluster));
     assert!(joined.code() == 2 && joined.stderr.contains("inet owner f drops"), "{}", joined.stderr);
     let remove = || drop(worker.shell("nft delete table inet owner").succeeded());
     remove();
-    setting.join_one(cluster, name, &setting.token(cluster));
+    worker_fleet.join_one(cluster, name, &worker_fleet.token(cluster));
     let _ = worker.shell(OWNERS).succeeded();
     cluster.kubectl.wait("condition=NetworkUnavailable=True", &[&node]);
     let status = worker.run(&["keelway", "node", "status"], &[]);

@@ -18,8 +18,8 @@ table ip home {
 }'";
 
 /// Makes a NAT of the workers a home router. Connections through it go on.
-pub(crate) fn make(setting: &WorkerFleet, nat: &str) {
-    let router = Path::new("/run/keelway-local").join(&setting.fleet.fleet).join(format!("nat-{nat}/net"));
+pub(crate) fn make(worker_fleet: &WorkerFleet, nat: &str) {
+    let router = Path::new("/run/keelway-local").join(&worker_fleet.fleet.fleet).join(format!("nat-{nat}/net"));
     let inside = format!("--net={}", router.display());
     let _ = run(Command::new("nsenter").args([&inside, "sh", "-ec", RULES]), &[], deadline::READ).succeeded();
 }

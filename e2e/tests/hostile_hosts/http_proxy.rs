@@ -24,9 +24,9 @@ table inet enclosed {
 }
 RULES";
 
-pub(crate) fn is_the_only_way_out(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let worker = setting.worker(name);
-    let machines = setting.fleet.machines();
+pub(crate) fn is_the_only_way_out(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let worker = worker_fleet.worker(name);
+    let machines = worker_fleet.fleet.machines();
     let public = machines.iter().find(|machine| machine.is_public()).unwrap();
     let address = SocketAddr::new(public.document.spec.addresses.public[0].parse().unwrap(), PORT);
     let proxy = public.within(|| TestHttpProxy::start(address, Some(CREDENTIALS)));
@@ -34,7 +34,7 @@ pub(crate) fn is_the_only_way_out(setting: &WorkerFleet, cluster: &TestCluster, 
     let rules = ENCLOSE.replace("PROXY", &address.ip().to_string()).replace("PORT", &PORT.to_string());
     let _ = worker.shell(&rules).succeeded();
 
-    let token = setting.token(cluster);
+    let token = worker_fleet.token(cluster);
     let refused = join(&worker, &[], &token);
     assert!(refused.code() == 2 && refused.stderr.contains("is unreachable"), "{}", refused.stderr);
     let refused = join(&worker, &[&format!("HTTPS_PROXY=http://worker:wrong-hidden@{address}")], &token);
@@ -56,14 +56,15 @@ pub(crate) fn is_the_only_way_out(setting: &WorkerFleet, cluster: &TestCluster, 
     }
     assert_eq!(proxy.targets().len(), ingresses.len());
 
-    // The setting outlives the shell of the join.
+    // The variable outlives the shell of the join.
     let _ = worker.shell(&format!("kill -KILL {}", before["pid"])).succeeded();
     worker.start_daemon(Path::new("keelway"));
     let _ = worker.another_daemon(&before);
     uses_tls(&worker);
-    let said = worker.shell("keelway node status -o json; keelway node status; cat /var/lib/keelway-node/log/*").stdout;
-    let said = String::from_utf8_lossy(&said);
-    assert!(said.contains(&shown) && !said.contains("hidden"), "{said}");
+    let output =
+        worker.shell("keelway node status -o json; keelway node status; cat /var/lib/keelway-node/log/*").stdout;
+    let output = String::from_utf8_lossy(&output);
+    assert!(output.contains(&shown) && !output.contains("hidden"), "{output}");
     let _ = worker.run(&["keelway", "node", "leave"], &[]).succeeded();
 }
 

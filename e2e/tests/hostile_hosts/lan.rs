@@ -46,10 +46,10 @@ spec:
     [service.to_owned(), serves("on-lan", "lan", worker), on_host]
 }
 
-pub(crate) fn is_shielded(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let worker = setting.worker(name);
-    let token = setting.token(cluster);
-    setting.join_one(cluster, name, &token);
+pub(crate) fn is_shielded(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let worker = worker_fleet.worker(name);
+    let token = worker_fleet.token(cluster);
+    worker_fleet.join_one(cluster, name, &token);
     cluster.kubectl.apply(&objects(name).join("---"));
     cluster.kubectl.wait("condition=Ready", &["pod/on-lan", "pod/lan-host"]);
     let neighbour = worker.shell(NEIGHBOUR).succeeded().text().trim().to_owned();

@@ -64,23 +64,23 @@ fn hostile_hosts() {
 }
 
 fn scenario(tag: &str) {
-    let setting = WorkerFleet::reached(ReachMode::Network, tag, "2", &[(CLEAN, "")]);
+    let worker_fleet = WorkerFleet::reached(ReachMode::Network, tag, "2", &[(CLEAN, "")]);
     // Networks of workers may allow no other port.
-    for machine in setting.fleet.machines().iter().filter(|machine| machine.is_public()) {
+    for machine in worker_fleet.fleet.machines().iter().filter(|machine| machine.is_public()) {
         let _ =
             machine.run(Command::new("sysctl").args(["-qw", "net.ipv4.ip_unprivileged_port_start=443"])).succeeded();
     }
-    setting.inject("c1", &["--ingress-port", "443"]);
-    setting.reconcile();
-    let cluster = setting.cluster("c1", &[CLEAN]);
-    setting.join(&[&cluster]);
+    worker_fleet.inject("c1", &["--ingress-port", "443"]);
+    worker_fleet.reconcile();
+    let cluster = worker_fleet.cluster("c1", &[CLEAN]);
+    worker_fleet.join(&[&cluster]);
     cluster.start_peers();
     for &(name, behind, row) in ROWS {
         let started = Instant::now();
-        setting.create_worker(name, behind);
-        row(&setting, &cluster, name);
+        worker_fleet.create_worker(name, behind);
+        row(&worker_fleet, &cluster, name);
         let _ = cluster.kubectl.run(&["delete", "node,wireguardpeer", name, "--ignore-not-found"]).succeeded();
-        setting.destroy_worker(name);
+        worker_fleet.destroy_worker(name);
         println!("{:>7} ms  {name}: done", started.elapsed().as_millis());
     }
 }

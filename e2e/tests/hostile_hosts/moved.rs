@@ -15,9 +15,9 @@ const INFORMATION: &str = "/var/lib/keelway-node/cluster.json";
 /// An address at which nothing responds.
 const PREVIOUS: &str = "198.18.255.250";
 
-pub(crate) fn is_found_by_name(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let worker = setting.worker(name);
-    setting.join_one(cluster, name, &setting.token(cluster));
+pub(crate) fn is_found_by_name(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let worker = worker_fleet.worker(name);
+    worker_fleet.join_one(cluster, name, &worker_fleet.token(cluster));
     let before = worker.status();
     let read = || worker.run(&["cat", INFORMATION], &[]).succeeded().json();
     let mut known = read();

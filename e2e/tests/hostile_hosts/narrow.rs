@@ -25,11 +25,11 @@ const BETWEEN_PODS: usize = 3_000_000;
 /// The NAT in front of the machine, and nothing else.
 pub(crate) const ROUTER: &str = "narrow-router";
 
-pub(crate) fn is_passed(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let router = Path::new("/run/keelway-local").join(&setting.fleet.fleet).join(format!("nat-{ROUTER}/net"));
+pub(crate) fn is_passed(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let router = Path::new("/run/keelway-local").join(&worker_fleet.fleet.fleet).join(format!("nat-{ROUTER}/net"));
     let inside = format!("--net={}", router.display());
     let _ = run(Command::new("nsenter").args([&inside, "sh", "-ec", NARROW]), &[], deadline::READ).succeeded();
-    setting.join_one(cluster, name, &setting.token(cluster));
+    worker_fleet.join_one(cluster, name, &worker_fleet.token(cluster));
     let pod = format!("on-{name}");
     cluster.start(&format!("app={pod}"), &[manifest(&pod, name)]);
 

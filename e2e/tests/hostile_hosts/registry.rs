@@ -14,24 +14,24 @@ use keelway_e2e::{
 const KUBELET: &str = "/var/lib/kubelet/config.json";
 
 /// A worker receives the credentials when it joins, and again when they change. Another worker's pods have no access to them.
-pub(crate) fn has_credentials(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let worker = setting.worker(name);
-    set_password(setting, cluster, "first");
+pub(crate) fn has_credentials(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let worker = worker_fleet.worker(name);
+    set_password(worker_fleet, cluster, "first");
     deadline::until("the credentials are published", deadline::KUBERNETES, || {
         let get = ["get", "configmap", "keelway-endpoints", "-n", "kube-system", "-o", "yaml"];
         cluster.kubectl.run(&get).text().contains("registryCredentials")
     });
-    setting.join_one(cluster, name, &setting.token(cluster));
+    worker_fleet.join_one(cluster, name, &worker_fleet.token(cluster));
     let has = |password: &str| worker.shell(&format!("grep -cE '\"password\": *\"{password}\"' {KUBELET}")).code() == 0;
     assert!(has("first"), "they are there once the worker has joined");
     assert_eq!(worker.shell(&format!("stat -c %a {KUBELET}")).text().trim(), "600");
-    set_password(setting, cluster, "second");
+    set_password(worker_fleet, cluster, "second");
     deadline::until("the changed credentials are there", deadline::KUBERNETES, || has("second"));
 }
 
-fn set_password(setting: &WorkerFleet, cluster: &TestCluster, password: &str) {
+fn set_password(worker_fleet: &WorkerFleet, cluster: &TestCluster, password: &str) {
     let config = format!(r#"{{"auths": {{"registry.k8s.io": {{"username": "user", "password": "{password}"}}}}}}"#);
-    setting.edit(|documents| {
+    worker_fleet.edit(|documents| {
         let data = [(PULL_SECRET_KEY.to_owned(), ByteString(config.into_bytes()))];
         let mut secret = Secret { type_: Some(PULL_SECRET.to_owned()), data: Some(data.into()), ..Secret::default() };
         let document = documents.clusters.values_mut().find(|found| found.reference().name == cluster.name).unwrap();

@@ -15,25 +15,25 @@ use serde_json::Value;
 /// The last octet of the second address. No machine of a fleet has it.
 const SECOND: u8 = 239;
 
-pub(crate) fn one_responds(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let worker = setting.worker(name);
-    let machines = setting.fleet.machines();
+pub(crate) fn one_responds(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let worker = worker_fleet.worker(name);
+    let machines = worker_fleet.fleet.machines();
     let public = machines.iter().find(|machine| machine.is_public()).unwrap();
     let first =
-        *public.addresses().iter().find(|address| documented(setting, public.name()).contains(address)).unwrap();
+        *public.addresses().iter().find(|address| documented(worker_fleet, public.name()).contains(address)).unwrap();
     let second = second_of(first);
     change_address(public, "add", second);
-    setting.edit(|documents| *addresses(documents, public.name()) = vec![second.to_string(), first.to_string()]);
+    worker_fleet.edit(|documents| *addresses(documents, public.name()) = vec![second.to_string(), first.to_string()]);
 
     block(&worker, second);
-    setting.join_one(cluster, name, &setting.token(cluster));
+    worker_fleet.join_one(cluster, name, &worker_fleet.token(cluster));
     uses(&worker, first, second);
     unblock(&worker);
     block(&worker, first);
     uses(&worker, second, first);
     unblock(&worker);
 
-    setting.edit(|documents| *addresses(documents, public.name()) = vec![first.to_string()]);
+    worker_fleet.edit(|documents| *addresses(documents, public.name()) = vec![first.to_string()]);
     change_address(public, "del", second);
 }
 
@@ -49,8 +49,8 @@ fn addresses<'a>(documents: &'a mut Documents, machine: &str) -> &'a mut Vec<Str
     &mut found.spec.addresses.public
 }
 
-fn documented(setting: &WorkerFleet, machine: &str) -> Vec<IpAddr> {
-    addresses(&mut setting.documents(), machine).iter().map(|address| address.parse().unwrap()).collect()
+fn documented(worker_fleet: &WorkerFleet, machine: &str) -> Vec<IpAddr> {
+    addresses(&mut worker_fleet.documents(), machine).iter().map(|address| address.parse().unwrap()).collect()
 }
 
 fn change_address(machine: &TestMachine, change: &str, address: IpAddr) {

@@ -12,17 +12,17 @@ use crate::{direct_path::is_direct, home_router};
 pub(crate) const FIRST_NAT: &str = "home-a";
 const SECOND_NAT: &str = "home-b";
 
-pub(crate) fn are_crossed(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
+pub(crate) fn are_crossed(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
     let other = format!("{name}-b");
-    setting.create_worker(&other, SECOND_NAT);
+    worker_fleet.create_worker(&other, SECOND_NAT);
     let ends = [(name, FIRST_NAT), (other.as_str(), SECOND_NAT)];
     for (worker, nat) in ends {
-        home_router::make(setting, nat);
-        setting.join_one(cluster, worker, &setting.token(cluster));
+        home_router::make(worker_fleet, nat);
+        worker_fleet.join_one(cluster, worker, &worker_fleet.token(cluster));
         let pod = format!("on-{worker}");
         cluster.start(&format!("app={pod}"), &[serves(&pod, &pod, worker)]);
     }
-    let [first, second] = ends.map(|(worker, _)| setting.worker(worker));
+    let [first, second] = ends.map(|(worker, _)| worker_fleet.worker(worker));
     let address = cluster.value(&format!("pod/on-{other}"), "{.status.podIP}");
     let request = format!("/agnhost connect --timeout=1s {address}:8080");
     let took = deadline::until("both ends use a direct path", deadline::KUBERNETES, || {
@@ -34,5 +34,5 @@ pub(crate) fn are_crossed(setting: &WorkerFleet, cluster: &TestCluster, name: &s
         let _ = cluster.kubectl.run(&["delete", "pod", &format!("on-{worker}"), "--wait=false"]).succeeded();
     }
     let _ = cluster.kubectl.run(&["delete", "node,wireguardpeer", &other, "--ignore-not-found"]).succeeded();
-    setting.destroy_worker(&other);
+    worker_fleet.destroy_worker(&other);
 }

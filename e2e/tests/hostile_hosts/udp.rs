@@ -14,12 +14,12 @@ use crate::transport::{block_all_but, unblock, uses_tls, uses_udp};
 /// How long a join may take until it reports that no gateway responds. `--timeout` is five minutes.
 const FOUND: Duration = Duration::from_secs(60);
 
-pub(crate) fn is_blocked(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let (worker, node) = (setting.worker(name), format!("node/{name}"));
+pub(crate) fn is_blocked(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let (worker, node) = (worker_fleet.worker(name), format!("node/{name}"));
     let unavailable = |is: &str| {
         cluster.kubectl.wait(&format!("condition=NetworkUnavailable={is}"), &[&node]);
     };
-    setting.join_one(cluster, name, &setting.token(cluster));
+    worker_fleet.join_one(cluster, name, &worker_fleet.token(cluster));
     unavailable("False");
     block_all_but(443, &worker);
     uses_tls(&worker);
@@ -30,9 +30,9 @@ pub(crate) fn is_blocked(setting: &WorkerFleet, cluster: &TestCluster, name: &st
 
     let _ = worker.run(&["keelway", "node", "leave"], &[]).succeeded();
     block_all_but(443, &worker);
-    setting.join_one(cluster, name, &setting.token(cluster));
+    worker_fleet.join_one(cluster, name, &worker_fleet.token(cluster));
     uses_tls(&worker);
-    nothing_gets_through(setting, cluster, name);
+    nothing_gets_through(worker_fleet, cluster, name);
     unavailable("False");
     deadline::until("no taint", deadline::KUBERNETES, || !taints(cluster, name).contains("network-unavailable"));
 }
@@ -51,9 +51,9 @@ pub(crate) fn works(cluster: &TestCluster, name: &str) {
 
 /// UDP is blocked, and the gateways get no streams: the worker is not available, and a join ends with what it found and what to open. Afterwards, the
 /// worker is ready without another join.
-fn nothing_gets_through(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let (worker, node) = (setting.worker(name), format!("node/{name}"));
-    let machines = setting.fleet.machines();
+fn nothing_gets_through(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let (worker, node) = (worker_fleet.worker(name), format!("node/{name}"));
+    let machines = worker_fleet.fleet.machines();
     let public: Vec<&TestMachine> = machines.iter().filter(|machine| machine.is_public()).collect();
     let port = port(&worker.status());
     for machine in &public {
@@ -69,7 +69,7 @@ fn nothing_gets_through(setting: &WorkerFleet, cluster: &TestCluster, name: &str
     assert!(status.code() == 1 && status.text().contains("No gateway responds"), "{}", status.text());
 
     let _ = worker.run(&["keelway", "node", "leave"], &[]).succeeded();
-    let joined = setting.try_to_join(&worker, &setting.token(cluster));
+    let joined = worker_fleet.try_to_join(&worker, &worker_fleet.token(cluster));
     assert!(joined.code() == 1 && joined.stderr.contains("allow UDP from this machine to"), "{}", joined.stderr);
     assert!(joined.took < FOUND, "{:?}", joined.took);
     for machine in public {

@@ -10,24 +10,24 @@ use crate::udp::status_code;
 /// Whether a packet has this mark depends on what other programs do to it.
 const UNKNOWN: &str = "nft 'table inet owner { chain f { type filter hook forward priority 0; iifname cni0 meta mark 0 counter drop; }; }'";
 
-pub(crate) fn are_found(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    are_of_legacy(setting, cluster, name);
-    are_uncertain(setting, cluster, name);
+pub(crate) fn are_found(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    are_of_legacy(worker_fleet, cluster, name);
+    are_uncertain(worker_fleet, cluster, name);
 }
 
-fn are_of_legacy(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let worker = setting.worker(name);
+fn are_of_legacy(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let worker = worker_fleet.worker(name);
     let _ = worker.shell("iptables-legacy -P FORWARD DROP").succeeded();
-    let joined = setting.try_to_join(&worker, &setting.token(cluster));
+    let joined = worker_fleet.try_to_join(&worker, &worker_fleet.token(cluster));
     assert_eq!(joined.code(), 2, "{}", joined.stderr);
     assert!(joined.stderr.contains("chain iptables-legacy filter FORWARD drops packets"), "{}", joined.stderr);
     assert!(joined.stderr.contains("sudo iptables-legacy -I FORWARD -i cni0 -j ACCEPT"), "{}", joined.stderr);
     let _ = worker.shell("iptables-legacy -P FORWARD ACCEPT").succeeded();
 }
 
-fn are_uncertain(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let (worker, node, pod) = (setting.worker(name), format!("node/{name}"), format!("on-{name}"));
-    setting.join_one(cluster, name, &setting.token(cluster));
+fn are_uncertain(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let (worker, node, pod) = (worker_fleet.worker(name), format!("node/{name}"), format!("on-{name}"));
+    worker_fleet.join_one(cluster, name, &worker_fleet.token(cluster));
     // The bridge exists once the worker runs a pod.
     cluster.kubectl.apply(&serves(&pod, "unread", name));
     cluster.kubectl.wait("condition=Ready", &[&format!("pod/{pod}")]);

@@ -3,7 +3,7 @@
 //! A round creates a cluster and deletes it again, and a signal interrupts both. After SIGTERM, stdout has the current documents. After SIGKILL,
 //! they are in the file that stderr names. The final state is that of a run without interruption.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test binary fails by panic")]
-#![expect(clippy::print_stdout, reason = "what was counted is told")]
+#![expect(clippy::print_stdout, reason = "it prints what it counted")]
 
 mod cut;
 mod in_place;

@@ -49,8 +49,8 @@ async fn round(birth: Cut, deletion: Option<Cut>) -> Vec<End> {
     kept.assert_part_of(&settled);
     let id = only_cluster(&documents(&settled)).clone();
     assert_eq!(world.seen(&id).await, reference.standing, "{birth:?}: {}", ended.stderr);
-    let born = kept.end;
-    let Some(deletion) = deletion else { return vec![born] };
+    let created = kept.end;
+    let Some(deletion) = deletion else { return vec![created] };
 
     let input = world.deleted(&settled).await;
     let ended = world.reconcile_until(deletion, &input).await;
@@ -59,5 +59,5 @@ async fn round(birth: Cut, deletion: Option<Cut>) -> Vec<End> {
     assert!(left.clusters.is_empty() && left.components.is_empty() && left.secrets.is_empty(), "{deletion:?}");
     assert_eq!(left.hypervisors.len(), 2);
     assert_eq!(world.seen("").await, reference.empty, "{deletion:?}: {}", ended.stderr);
-    vec![born, kept.end]
+    vec![created, kept.end]
 }

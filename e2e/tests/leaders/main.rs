@@ -3,7 +3,7 @@
 //!
 //! The machines are fake, and the core of their agents is real.
 #![expect(clippy::unwrap_used, reason = "a test binary fails by panic")]
-#![expect(clippy::print_stdout, reason = "what was measured is told")]
+#![expect(clippy::print_stdout, reason = "it prints what it measured")]
 
 #[path = "../../../cluster-controller/tests/live/host.rs"]
 mod host;

@@ -17,8 +17,8 @@ pub(crate) async fn there_and_back(world: &World, mut manager: Manager) -> Manag
 
     manager.signal(Signal::TERM);
     assert!(manager.ends().await);
-    let told = pivot(&cluster, &directory).unwrap();
-    assert!(told.contains("moved: 1 ClusterClasses, 4 Hypervisors, 3 Clusters, "), "{told}");
+    let output = pivot(&cluster, &directory).unwrap();
+    assert!(output.contains("moved: 1 ClusterClasses, 4 Hypervisors, 3 Clusters, "), "{output}");
     assert_eq!(world.documents(), "", "all of them have left");
     let mut alone = Manager::over_directory("alone", &path("moved"));
     alone.settles().await;
@@ -46,6 +46,6 @@ pub(crate) fn keelway(arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new(program);
     command.args(arguments).env_clear().env("XDG_CACHE_HOME", path("cache")).env("NO_COLOR", "1");
     let output = command.output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    if output.status.success() { Ok(said) } else { Err(said) }
+    let text = String::from_utf8(output.stderr).unwrap();
+    if output.status.success() { Ok(text) } else { Err(text) }
 }

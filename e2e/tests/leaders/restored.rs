@@ -36,9 +36,9 @@ pub(crate) async fn from_a_backup(world: &World, mut manager: Manager) -> Manage
     assert_ne!(world.documents(), documents, "the backup is older");
     let looked = keelway(&["recover", "--from", &cluster, "--namespace", "default", "--dry-run"]).unwrap();
     assert_ne!(world.documents(), documents, "a dry run writes nothing");
-    let told = keelway(&["recover", "--from", &cluster, "--namespace", "default"]).unwrap();
-    println!("{told}");
-    assert_eq!(told, looked);
+    let output = keelway(&["recover", "--from", &cluster, "--namespace", "default"]).unwrap();
+    println!("{output}");
+    assert_eq!(output, looked);
     assert_eq!(world.documents(), documents, "all that machines hold has its documents again");
 
     let mut manager = world.manager("recovered");

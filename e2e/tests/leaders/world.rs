@@ -188,7 +188,7 @@ impl World {
                     Some(_) | None => {}
                 }
             }
-            assert_eq!(heard.len(), 3, "each leader told each machine: {log}");
+            assert_eq!(heard.len(), 3, "each leader contacted each machine: {log}");
         }
     }
 

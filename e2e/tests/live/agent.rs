@@ -22,7 +22,7 @@ fn machines_keep_themselves_alive() {
 fn scenario() {
     let mut world = TestFleet::new("e2eagt");
     let made = world.create_two();
-    let plane = born(&world.keelway, &made);
+    let plane = create_cluster(&world.keelway, &made);
     let _ = plane.kubectl.run(&["create", "configmap", "kept", "--from-literal=from=before"]).succeeded();
 
     // Until a component counts as hung, some time passes. The other cases run meanwhile.
@@ -51,7 +51,7 @@ fn scenario() {
     assert_eq!(world.keelway.run(&["plan", "--exit-code"], &settled.stdout).code(), 0);
 }
 
-fn born<'a>(keelway: &'a Keelway, made: &[u8]) -> TestControlPlane<'a> {
+fn create_cluster<'a>(keelway: &'a Keelway, made: &[u8]) -> TestControlPlane<'a> {
     let injected = keelway.run(&["cluster", "inject", "--name", "c1"], made).succeeded().stdout;
     let text = keelway.run(&["reconcile"], &injected).succeeded().stdout;
     let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;

@@ -59,14 +59,19 @@ fn holds_nothing(machine: &TestMachine) {
 
 /// A command in a component returns its own exit code, and reads stdin.
 fn commands(plane: &TestControlPlane<'_>) {
-    let ran = plane.keelway.run(&["exec", "c1/etcd-0", "--", "etcdctl", "version"], &plane.text).succeeded();
-    assert!(ran.text().starts_with("etcdctl version: "), "{}", ran.text());
-    let ran = plane.keelway.run(&["exec", "c1/etcd-0", "--", "no-such-program"], &plane.text);
-    assert!(ran.code() == 1 && ran.stderr.contains("no-such-program"), "{}: {}", ran.code(), ran.stderr);
+    let finished = plane.keelway.run(&["exec", "c1/etcd-0", "--", "etcdctl", "version"], &plane.text).succeeded();
+    assert!(finished.text().starts_with("etcdctl version: "), "{}", finished.text());
+    let finished = plane.keelway.run(&["exec", "c1/etcd-0", "--", "no-such-program"], &plane.text);
+    assert!(
+        finished.code() == 1 && finished.stderr.contains("no-such-program"),
+        "{}: {}",
+        finished.code(),
+        finished.stderr
+    );
     fs::write(plane.keelway.directory().join("bare.yaml"), &plane.text).unwrap();
     let reads = ["exec", "c1/etcd-0", "-i", "-f", "bare.yaml", "--", "etcdctl", "version"];
-    let ran = plane.keelway.run(&reads, b"nobody reads this").succeeded();
-    assert!(ran.text().starts_with("etcdctl version: "), "{}", ran.text());
+    let finished = plane.keelway.run(&reads, b"nobody reads this").succeeded();
+    assert!(finished.text().starts_with("etcdctl version: "), "{}", finished.text());
 }
 
 /// If the container of an agent is gone, the next pass starts it. Components continue meanwhile.

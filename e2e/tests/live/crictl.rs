@@ -78,23 +78,23 @@ impl Tools {
     fn streams(&self, listen: &str, of_root: &Keelway) {
         let Self { pod, shell, reader } = self;
         let crictl = format!("timeout 60 crictl -t 30s -r {listen}");
-        let ran = |line: &str| of_root.shell(line).succeeded().text().to_owned();
+        let output_of = |line: &str| of_root.shell(line).succeeded().text().to_owned();
         // `timeout` must leave `crictl` in the foreground process group of its terminal.
         let crictl_on_terminal = crictl.replacen("timeout ", "timeout --foreground ", 1);
         let asked = format!("{crictl_on_terminal} exec -it {shell} /bin/sh -c 'test -t 0 && echo has a terminal'");
-        assert!(ran(&format!("script -qec \"{asked}\" /dev/null < /dev/null")).contains("has a terminal"));
+        assert!(output_of(&format!("script -qec \"{asked}\" /dev/null < /dev/null")).contains("has a terminal"));
         let failed = of_root.shell(&format!("{crictl} exec {shell} /bin/sh -c 'exit 7'"));
         assert!(failed.code() != 0 && failed.stderr.contains("exit code 7"), "{}", failed.stderr);
-        let many = ran(&format!("{crictl} exec {shell} /bin/sh -c 'head -c 10000000 /dev/zero' | wc -c"));
+        let many = output_of(&format!("{crictl} exec {shell} /bin/sh -c 'head -c 10000000 /dev/zero' | wc -c"));
         assert_eq!(many.trim(), "10000000");
         // The container keeps reading, so `crictl` would not end by itself.
         let attach = format!("timeout 5 crictl -t 30s -r {listen} attach -i {reader}");
-        let attached = ran(&format!("(echo is attached; sleep 5) | {{ {attach} || true; }} | head -n 1"));
+        let attached = output_of(&format!("(echo is attached; sleep 5) | {{ {attach} || true; }} | head -n 1"));
         assert_eq!(attached.trim(), "is attached");
         let forward = format!("{crictl} port-forward {pod} {PORT}:{PORT}");
         let answer = "curl -s --retry 50 --retry-connrefused --retry-delay 1 --max-time 30";
         let asked = format!("{answer} http://127.0.0.1:{PORT}/echo?msg=forwarded");
-        assert_eq!(ran(&format!("{forward} >&2 & forward=$!; {asked}; kill $forward")), "forwarded");
+        assert_eq!(output_of(&format!("{forward} >&2 & forward=$!; {asked}; kill $forward")), "forwarded");
     }
 
     /// Two subscribers receive events of containers. A subscription does not report when it is in effect, so the test creates and removes containers
@@ -105,9 +105,10 @@ impl Tools {
         let config = format!(r#"{{"metadata": {{"name": "brief"}}, "image": {{"image": "{AGNHOST}"}}}}"#);
         fs::write(format!("{folder}/brief.json"), config).unwrap();
         let subscribe = |name: &str| format!("{crictl} events > {folder}/{name} & {name}=$!");
-        let told = |name: &str| format!("grep -q CONTAINER_DELETED_EVENT {folder}/{name}");
+        let received = |name: &str| format!("grep -q CONTAINER_DELETED_EVENT {folder}/{name}");
         let create = format!("{crictl} create --no-pull {pod} {folder}/brief.json {folder}/pod.json");
-        let until = format!("until {} && {}; do {crictl} rm -f $({create}); done", told("first"), told("second"));
+        let until =
+            format!("until {} && {}; do {crictl} rm -f $({create}); done", received("first"), received("second"));
         let line = format!("{}; {}; {until}; kill $first $second", subscribe("first"), subscribe("second"));
         let _ = of_root.shell(&format!("timeout 60 bash -c '{line}'")).succeeded();
         for name in ["first", "second"] {
@@ -129,9 +130,9 @@ fn websocket(socket: &Path, container: &str, of_root: &Keelway) {
     let headers = "-H 'Connection: Upgrade' -H 'Upgrade: websocket' -H 'Origin: http://a' -H 'Sec-WebSocket-Version: 13' \
         -H 'Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==' -H 'Sec-WebSocket-Protocol: v4.channel.k8s.io'";
     let ask = || of_root.shell(&format!("curl -siN --http1.1 --max-time 30 {headers} {url}"));
-    let said = String::from_utf8_lossy(&ask().stdout).into_owned();
+    let response = String::from_utf8_lossy(&ask().stdout).into_owned();
     let wanted = ["HTTP/1.1 101 ", "v4.channel.k8s.io", "etcdctl version: ", r#""status":"Success""#];
-    assert!(wanted.iter().all(|wanted| said.to_lowercase().contains(&wanted.to_lowercase())), "{said}");
-    let said = String::from_utf8_lossy(&ask().stdout).into_owned();
-    assert!(said.starts_with("HTTP/1.1 404 "), "a path is good once: {said}");
+    assert!(wanted.iter().all(|wanted| response.to_lowercase().contains(&wanted.to_lowercase())), "{response}");
+    let response = String::from_utf8_lossy(&ask().stdout).into_owned();
+    assert!(response.starts_with("HTTP/1.1 404 "), "a path is good once: {response}");
 }

@@ -62,7 +62,7 @@ fn scenario() {
     let text = renewed(&driver, &plane.text, private);
     let before = kept(public, "revoked.crl");
     let (text, agent) = revoked_and_enrolled_again(&driver, &text, private, agents.remove(index));
-    assert_ne!(kept(public, "revoked.crl"), before, "the others are told");
+    assert_ne!(kept(public, "revoked.crl"), before, "the others receive the revocation");
     agents.push(agent);
     assert_eq!(plane.running(), running, "nothing of it was started anew");
 

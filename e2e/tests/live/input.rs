@@ -9,19 +9,23 @@ pub(crate) fn bad_input_does_nothing(plane: &TestControlPlane<'_>) {
     let ids = |machines: &[TestMachine]| -> Vec<BTreeSet<String>> { machines.iter().map(TestMachine::ids).collect() };
     let before = ids(&plane.machines);
     let text = String::from_utf8(plane.text.clone()).unwrap();
-    for (broken, said) in [
+    for (broken, expected) in [
         (text.replace("  etcd:\n", "  etcdd:\n"), "etcdd"),
         (text.replace("    replicas: 1\n", "    replicas: one\n"), "replicas"),
         (text.replace("kind: Cluster\n", "kind: Cluster\nkind: Cluster\n"), "kind"),
         (text.replace("kind: Cluster\n", "kind: [Cluster\n"), "line"),
         (text.replace("kind: Component\n", "kind: Componant\n"), "Componant"),
     ] {
-        assert_ne!(broken, text, "{said}");
+        assert_ne!(broken, text, "{expected}");
         for command in [&["reconcile"][..], &["cluster", "delete", "--name", "c1"]] {
-            let ran = plane.keelway.run(command, broken.as_bytes());
-            assert_eq!(ran.code(), 2, "{said}: {}", ran.stderr);
-            assert_eq!(ran.stdout, broken.as_bytes(), "{said}");
-            assert!(ran.stderr.contains(said) && ran.stderr.contains("stdin:"), "{said}: {}", ran.stderr);
+            let finished = plane.keelway.run(command, broken.as_bytes());
+            assert_eq!(finished.code(), 2, "{expected}: {}", finished.stderr);
+            assert_eq!(finished.stdout, broken.as_bytes(), "{expected}");
+            assert!(
+                finished.stderr.contains(expected) && finished.stderr.contains("stdin:"),
+                "{expected}: {}",
+                finished.stderr
+            );
         }
     }
     assert_eq!(ids(&plane.machines), before);

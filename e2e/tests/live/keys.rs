@@ -29,7 +29,7 @@ pub(crate) fn are_nowhere_else(plane: &TestControlPlane<'_>) {
     let used: usize = used.map(|path| keys.found_in(&fs::read(path).unwrap_or_default())).sum();
     assert!(used > 0, "the same search finds keys where they are used");
 
-    let mut places: Places = said(plane);
+    let mut places: Places = outputs(plane);
     places.extend(of_processes());
     places.extend(plane.machines.iter().flat_map(of_machine));
     println!("{:>7} places hold none of {} keys", places.len(), keys.count());
@@ -39,10 +39,10 @@ pub(crate) fn are_nowhere_else(plane: &TestControlPlane<'_>) {
 }
 
 /// Returns the output of `keelway`, of these commands and of earlier ones.
-fn said(plane: &TestControlPlane<'_>) -> Places {
+fn outputs(plane: &TestControlPlane<'_>) -> Places {
     let run = |arguments: &[&str]| {
-        let ran = plane.keelway.run(arguments, &plane.text).succeeded();
-        (arguments.join(" "), [ran.stdout, ran.stderr.into_bytes()].concat())
+        let finished = plane.keelway.run(arguments, &plane.text).succeeded();
+        (arguments.join(" "), [finished.stdout, finished.stderr.into_bytes()].concat())
     };
     let before = ("what keelway says".to_owned(), plane.keelway.stderr().into_bytes());
     let events = plane.machines.iter().map(|machine| run(&["events", machine.name(), "-oyaml"]));

@@ -146,9 +146,9 @@ fn is_shown(user: &Kubectl, plane: &TestControlPlane<'_>) {
 /// A validation rule rejects a change immediately. What rules cannot check is reported in a condition. Components continue to run.
 fn is_refused(user: &Kubectl, plane: &TestControlPlane<'_>, before: &BTreeMap<String, RunningComponent>) {
     let members = ["patch", "kwc", "c1", "--type=merge", "--patch", r#"{"spec":{"etcd":{"replicas":2}}}"#];
-    let told = user.run(&members);
-    assert_ne!(told.code(), 0);
-    assert!(told.stderr.contains("write 1, 3, 5 or 7"), "{}", told.stderr);
+    let finished = user.run(&members);
+    assert_ne!(finished.code(), 0);
+    assert!(finished.stderr.contains("write 1, 3, 5 or 7"), "{}", finished.stderr);
 
     // A status as in an older copy of the object.
     let port = plane.ingress().port();
@@ -160,8 +160,8 @@ fn is_refused(user: &Kubectl, plane: &TestControlPlane<'_>, before: &BTreeMap<St
     with_port(port + 1);
     user.wait("condition=Accepted=false", &["kwc/c1"]);
     let accepted = "jsonpath={.status.conditions[?(@.type==\"Accepted\")].message}";
-    let told = user.run(&["get", "kwc", "c1", "--output", accepted]).succeeded();
-    assert!(told.text().contains("restore the newest one"), "{}", told.text());
+    let finished = user.run(&["get", "kwc", "c1", "--output", accepted]).succeeded();
+    assert!(finished.text().contains("restore the newest one"), "{}", finished.text());
     assert_eq!(plane.running(), *before);
     with_port(port);
     let is_accepted = || user.run(&["get", "kwc", "c1", "--output", accepted]).text().is_empty();
@@ -194,7 +194,7 @@ fn scales(
     let scaled = deadline::until("a second API server runs", deadline::KUBERNETES, || {
         plane.running().contains_key("kube-apiserver-1")
     });
-    println!("{}  until what a person asked for ran", millis(scaled));
+    println!("{}  until the requested replica ran", millis(scaled));
     user.wait("jsonpath={.status.replicas}=2", &["kwc/c1"]);
     user.wait("condition=Degraded=false", &["kwc/c1"]);
     let after = plane.running();
@@ -222,8 +222,8 @@ fn a_machine_that_is_used_stays(user: &Kubectl, plane: &TestControlPlane<'_>) {
     let _ = user.run(&["delete", &name, "--wait=false"]).succeeded();
     user.wait("condition=Deleting", &[&name]);
     let message = "jsonpath={.status.conditions[?(@.type==\"Deleting\")].message}";
-    let told = user.run(&["get", &name, "--output", message]).succeeded();
-    assert!(told.text().contains("c1/ingress-0") && told.text().contains("spec.drain"), "{}", told.text());
+    let finished = user.run(&["get", &name, "--output", message]).succeeded();
+    assert!(finished.text().contains("c1/ingress-0") && finished.text().contains("spec.drain"), "{}", finished.text());
 }
 
 /// The object of a cluster remains until its machines hold nothing of it.

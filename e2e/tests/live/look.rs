@@ -24,27 +24,37 @@ pub(crate) fn logs(plane: &TestControlPlane<'_>) {
 
 /// Reads until there are exactly this many lines. If a line is written during a read, the result has one more, and the log is read again.
 pub(crate) fn last_lines(number: usize, read: impl Fn() -> String) -> String {
-    let told = RefCell::new(String::new());
-    deadline::until(&format!("{number} lines are told"), deadline::READ, || {
-        told.replace(read());
-        told.borrow().lines().count() == number
+    let lines = RefCell::new(String::new());
+    deadline::until(&format!("{number} lines are read"), deadline::READ, || {
+        lines.replace(read());
+        lines.borrow().lines().count() == number
     });
-    told.into_inner()
+    lines.into_inner()
 }
 
 /// A command in a component returns its own exit code and output.
 pub(crate) fn commands(plane: &TestControlPlane<'_>) {
-    let ran = plane.keelway.run(&["exec", "c1/etcd-0", "--", "etcdctl", "version"], &plane.text).succeeded();
-    assert!(ran.text().starts_with("etcdctl version: "), "{}", ran.text());
-    let ran = plane.keelway.run(&["exec", "c1/etcd-0", "--", "etcdutl", "no-such-command"], &plane.text);
-    assert!(ran.code() == 1 && ran.stderr.contains("no-such-command"), "{}: {}", ran.code(), ran.stderr);
-    let ran = plane.keelway.run(&["exec", "c1/etcd-0", "--", "no-such-program"], &plane.text);
-    assert!(ran.code() == 1 && ran.stderr.contains("no-such-program"), "{}: {}", ran.code(), ran.stderr);
+    let finished = plane.keelway.run(&["exec", "c1/etcd-0", "--", "etcdctl", "version"], &plane.text).succeeded();
+    assert!(finished.text().starts_with("etcdctl version: "), "{}", finished.text());
+    let finished = plane.keelway.run(&["exec", "c1/etcd-0", "--", "etcdutl", "no-such-command"], &plane.text);
+    assert!(
+        finished.code() == 1 && finished.stderr.contains("no-such-command"),
+        "{}: {}",
+        finished.code(),
+        finished.stderr
+    );
+    let finished = plane.keelway.run(&["exec", "c1/etcd-0", "--", "no-such-program"], &plane.text);
+    assert!(
+        finished.code() == 1 && finished.stderr.contains("no-such-program"),
+        "{}: {}",
+        finished.code(),
+        finished.stderr
+    );
     // With `-i`, the command gets the whole stdin.
     let reads = ["exec", "c1/etcd-0", "-i", "-f", "c1.yaml", "--", "etcdctl", "completion", "bash"];
     assert!(plane.keelway.run(&reads, b"nobody reads this").succeeded().text().contains("etcdctl"));
-    let ran = plane.keelway.run(&["exec", "c1/etcd-0", "-i", "--", "etcdctl"], &plane.text);
-    assert_eq!(ran.code(), 2, "{}", ran.stderr);
+    let finished = plane.keelway.run(&["exec", "c1/etcd-0", "-i", "--", "etcdctl"], &plane.text);
+    assert_eq!(finished.code(), 2, "{}", finished.stderr);
 }
 
 /// The events of a killed container include its exit and its restart. `logs --previous` prints its last line.

@@ -28,8 +28,8 @@ fn scenario() {
     assert_eq!(applied.text().matches(" created\n").count(), 2, "{}", applied.text());
     let written = cluster("  etcd: {quota: 256Mi}\n");
     manager.write(CLUSTER, &written);
-    let born = deadline::until("the cluster is available", deadline::SETTLE, || is_available(&manager));
-    println!("{}  until the cluster was available", millis(born));
+    let took = deadline::until("the cluster is available", deadline::SETTLE, || is_available(&manager));
+    println!("{}  until the cluster was available", millis(took));
 
     let plane = plane(&world, &manager);
     workload::write(&plane);
@@ -63,10 +63,12 @@ fn is_told(manager: &Manager) {
             "keelway_cluster_{metric}{{namespace=\"default\",cluster=\"c1\",component=\"{component}\"}}"
         ))
     };
-    deadline::until("etcd's size is told", deadline::SETTLE, || of("etcd_database_bytes", "etcd-0").is_some());
+    deadline::until("the metrics have the size of etcd", deadline::SETTLE, || {
+        of("etcd_database_bytes", "etcd-0").is_some()
+    });
     let (size, quota) = (of("etcd_database_bytes", "etcd-0").unwrap(), of("etcd_quota_bytes", "etcd-0").unwrap());
     assert!(size >= 16384.0 && size < quota, "{size} of {quota}");
-    deadline::until("tunnels are told", deadline::SETTLE, || of("tunnel_peers", "gateway-0") == Some(0.0));
+    deadline::until("the metrics have the tunnels", deadline::SETTLE, || of("tunnel_peers", "gateway-0") == Some(0.0));
 }
 
 /// Members of the socket's group see clusters without Secrets. Other users see nothing.
@@ -118,8 +120,8 @@ fn settled(manager: &Manager, plane: &TestControlPlane<'_>) -> BTreeMap<String, 
 fn refuses(manager: &Manager, plane: &TestControlPlane<'_>, before: &BTreeMap<String, RunningComponent>) {
     let sound = manager.read(CLUSTER).unwrap();
     manager.write(CLUSTER, &sound.replace("spec:\n", "spec:\n  etcd: {replica: 3}\n"));
-    let told = "clusters/default/c1.yaml, line ";
-    deadline::until("the file is refused", deadline::READ, || manager.log().contains(told));
+    let refusal = "clusters/default/c1.yaml, line ";
+    deadline::until("the file is refused", deadline::READ, || manager.log().contains(refusal));
     manager.write(CLUSTER, &sound);
     deadline::until("the file is accepted", deadline::READ, || manager.log().contains("the file is accepted"));
     assert_eq!(plane.running(), *before);
@@ -146,7 +148,7 @@ fn scales(manager: &Manager, plane: &TestControlPlane<'_>, before: &BTreeMap<Str
     let scaled = deadline::until("a second scheduler runs", deadline::KUBERNETES, || {
         plane.running().contains_key("kube-scheduler-1")
     });
-    println!("{}  until what a person asked for ran", millis(scaled));
+    println!("{}  until the requested replica ran", millis(scaled));
     let mut after = plane.running();
     after.remove("kube-scheduler-1");
     assert_eq!(after, *before, "nothing else was touched");
@@ -168,8 +170,9 @@ fn fills_its_store(manager: &Manager, plane: &TestControlPlane<'_>) {
     let filled = plane.kubectl.run_with(&["replace", "--validate=false", "-f", "-"], writes.as_bytes());
     assert!(filled.stderr.contains("database space exceeded"), "{}", filled.stderr);
     println!("{}  until the store was full", millis(begun.elapsed()));
-    let told = deadline::until("the cluster says so", deadline::READ, || room(manager).as_deref() == Some("NoSpace"));
-    println!("{}  until its document said so", millis(told));
+    let took =
+        deadline::until("the cluster reports it", deadline::READ, || room(manager).as_deref() == Some("NoSpace"));
+    println!("{}  until its document reported it", millis(took));
 
     let refused = plane.kubectl.run(&["create", "configmap", "one-more"]);
     assert!(refused.stderr.contains("database space exceeded"), "{}", refused.stderr);

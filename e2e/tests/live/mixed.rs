@@ -23,7 +23,7 @@ fn scenario() {
     assert_eq!(kinds(&machines), BTreeSet::from(["agent", "proxy", "socket"]));
     let found: Vec<MachineFacts> = machines.iter().map(|machine| MachineFacts::on(machine, &world.fleet)).collect();
 
-    let plane = life::born(&world.keelway, &made, &SIZE);
+    let plane = life::create_cluster(&world.keelway, &made, &SIZE);
     settled::a_second_pass_does_nothing(&plane);
     workload::write(&plane);
     workload::secret_is_there(&plane);
@@ -70,8 +70,8 @@ fn is_seen_on_each(plane: &TestControlPlane<'_>) {
         let log = ["logs", &title, "--tail", "3"];
         let _ = look::last_lines(3, || plane.keelway.run(&log, &plane.text).succeeded().text().to_owned());
         let title = format!("c1/etcd-{replica}");
-        let ran = plane.keelway.run(&["exec", &title, "--", "etcdctl", "version"], &plane.text).succeeded();
-        assert!(ran.text().starts_with("etcdctl version: "), "{title}: {}", ran.text());
+        let finished = plane.keelway.run(&["exec", &title, "--", "etcdctl", "version"], &plane.text).succeeded();
+        assert!(finished.text().starts_with("etcdctl version: "), "{title}: {}", finished.text());
     }
     for machine in &plane.machines {
         let events = plane.keelway.run(&["events", machine.name(), "-o", "json"], &plane.text).succeeded().json();

@@ -161,9 +161,9 @@ fn create(world: &mut TestFleet, step: &TranscriptStep) {
 }
 
 fn run(keelway: &Keelway, step: &TranscriptStep) {
-    let ran = keelway.shell(&step.command).succeeded();
+    let finished = keelway.shell(&step.command).succeeded();
     if !step.output.is_empty() {
-        assert_eq!(ran.text().trim_end(), step.output.trim_end(), "{}", step.command);
+        assert_eq!(finished.text().trim_end(), step.output.trim_end(), "{}", step.command);
     }
 }
 

@@ -47,8 +47,8 @@ fn comes_back(
         let planned = plane.keelway.run(&["plan", "--exit-code"], &plane.text);
         assert_eq!(planned.code(), 4, "{}", planned.text());
     }
-    let ran = plane.keelway.run(&["reconcile"], &plane.text).succeeded();
-    println!("{:>7} ms  until {component} was back", ran.took.as_millis());
+    let finished = plane.keelway.run(&["reconcile"], &plane.text).succeeded();
+    println!("{:>7} ms  until {component} was back", finished.took.as_millis());
     let after = plane.running();
     let names = |running: &BTreeMap<String, RunningComponent>| running.keys().cloned().collect::<BTreeSet<_>>();
     assert_eq!(names(&after), plane.components().into_keys().collect());

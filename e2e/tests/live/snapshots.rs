@@ -56,8 +56,8 @@ fn is_a_whole_database(plane: &TestControlPlane<'_>, sink: &Path, name: &str) {
     let file = plane.keelway.directory().join("c1.db");
     fs::write(&file, database).unwrap();
     let etcdutl = cache().unwrap().join("bin/etcdutl");
-    let ran = Command::new(etcdutl).args(["snapshot", "status", "-w", "json"]).arg(file).output().unwrap();
-    let status: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let finished = Command::new(etcdutl).args(["snapshot", "status", "-w", "json"]).arg(file).output().unwrap();
+    let status: Value = serde_json::from_slice(&finished.stdout).unwrap();
     let found = &listed[0]["status"]["database"];
     for (own, theirs) in
         [("hash", "hash"), ("revision", "revision"), ("totalSize", "totalSize"), ("version", "version")]

@@ -148,10 +148,10 @@ fn nobody_reads_what_is_anothers(machines: &[TestMachine], documents: &Documents
         let machine = machine(machines, component);
         let mut command = Command::new("nsenter");
         command.args(["--mount", "--target", &machine.pid().to_string(), "sh", "-c", script, "sh"]);
-        let ran = machine.run(command.arg(component.spec.user.to_string())).succeeded();
+        let finished = machine.run(command.arg(component.spec.user.to_string())).succeeded();
         let own = format!("/var/lib/keelway/{pod}/");
-        let (mine, others): (Vec<&str>, Vec<&str>) = ran.text().lines().partition(|path| path.starts_with(&own));
-        assert!(mine.len() > 1, "{pod} reads its own files: {}", ran.stderr);
+        let (mine, others): (Vec<&str>, Vec<&str>) = finished.text().lines().partition(|path| path.starts_with(&own));
+        assert!(mine.len() > 1, "{pod} reads its own files: {}", finished.stderr);
         assert_eq!(others, [""; 0], "{pod} reads what is another's");
     }
 }
@@ -208,15 +208,15 @@ fn a_member_without_its_data_stays_away(keelway: &Keelway, machines: &[TestMachi
     std::fs::rename(&data, &aside).unwrap();
     process::kill(machine.container_pid(&running.container));
 
-    let told = keelway.run(&["reconcile", "--timeout", "5s"], documents);
-    assert_eq!(told.code(), 3, "{}", told.stderr);
-    assert!(told.stderr.contains("no member starts empty"), "{}", told.stderr);
+    let finished = keelway.run(&["reconcile", "--timeout", "5s"], documents);
+    assert_eq!(finished.code(), 3, "{}", finished.stderr);
+    assert!(finished.stderr.contains("no member starts empty"), "{}", finished.stderr);
     assert!(!machine.running_of(&pod.cluster).contains_key("etcd-0"));
-    let status = keelway.run(&["status"], &told.stdout).succeeded();
+    let status = keelway.run(&["status"], &finished.stdout).succeeded();
     assert!(status.text().contains("is empty or missing"), "{}", status.text());
 
     std::fs::rename(&aside, &data).unwrap();
-    let _ = keelway.run(&["reconcile"], &told.stdout).succeeded();
+    let _ = keelway.run(&["reconcile"], &finished.stdout).succeeded();
     assert!(machine.running_of(&pod.cluster).contains_key("etcd-0"));
 }
 

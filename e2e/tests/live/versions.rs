@@ -32,8 +32,8 @@ pub(crate) fn programs_answer(plane: &TestControlPlane<'_>) {
     ] {
         let (machine, running) = find(&plane.machines, component);
         assert_eq!(running.image, image);
-        let said = machine.exec(&running.container, command);
-        let first = said.lines().next().unwrap();
+        let output = machine.exec(&running.container, command);
+        let first = output.lines().next().unwrap();
         let rest = first.strip_prefix(&expected).unwrap_or_else(|| panic!("{component}: {first}"));
         assert!(!rest.starts_with(|next: char| next.is_ascii_digit() || next == '.'), "{first}");
     }

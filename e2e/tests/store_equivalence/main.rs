@@ -1,6 +1,6 @@
 //! The store of documents makes no difference: through a pipe, in a directory and in Kubernetes, the same steps result in the same documents.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test binary fails by panic")]
-#![expect(clippy::print_stdout, reason = "what was counted is told")]
+#![expect(clippy::print_stdout, reason = "it prints what it counted")]
 
 mod comparable;
 #[path = "../../../cluster-controller/tests/live/host.rs"]

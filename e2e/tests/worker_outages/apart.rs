@@ -23,20 +23,20 @@ add chain ip apart input { type filter hook input priority 0; }
 add rule ip apart input ip saddr ADDRESS drop";
 
 /// Returns the longest time for which pods had no response.
-pub(crate) fn still_meet(setting: &WorkerFleet, cluster: &TestCluster, probers: &[Prober]) -> Duration {
+pub(crate) fn still_meet(worker_fleet: &WorkerFleet, cluster: &TestCluster, probers: &[Prober]) -> Duration {
     let [(w1, _), (w2, _)] = WORKERS;
-    let public = public::all(setting, cluster);
+    let public = public::all(worker_fleet, cluster);
     let [one, other] = public.as_slice() else { panic!("there are {} ingresses", public.len()) };
     // Each worker with the machine that it cannot reach, and the machine that it still reaches.
     let parts = [(w1, one, other), (w2, other, one)];
     let began = outage::now();
     for (worker, lost, _) in parts {
         let rules = CUT.replace("ADDRESS", &lost.address.ip().to_string());
-        let _ = setting.worker(worker).run(&["nft", "-f", "-"], rules.as_bytes()).succeeded();
+        let _ = worker_fleet.worker(worker).run(&["nft", "-f", "-"], rules.as_bytes()).succeeded();
     }
     let took = deadline::until("each worker has the other gateway", BACK, || {
         parts.iter().all(|(worker, lost, kept)| {
-            let now = setting.worker(worker).status();
+            let now = worker_fleet.worker(worker).status();
             tunnel(&now, lost)["answers"] == false && tunnel(&now, kept)["active"] == true
         })
     });
@@ -50,9 +50,9 @@ pub(crate) fn still_meet(setting: &WorkerFleet, cluster: &TestCluster, probers: 
     }
 
     for (worker, ..) in parts {
-        let _ = setting.worker(worker).shell("nft delete table ip apart").succeeded();
+        let _ = worker_fleet.worker(worker).shell("nft delete table ip apart").succeeded();
     }
-    public::all_workers(setting, "both gateways answer again", deadline::KUBERNETES, |now| {
+    public::all_workers(worker_fleet, "both gateways answer again", deadline::KUBERNETES, |now| {
         [one, other].iter().all(|public| tunnel(now, public)["answers"] == true)
     });
     gap
@@ -66,5 +66,5 @@ pub(crate) fn meet(cluster: &TestCluster, from: &str, to: &str) {
         cluster.shell(&format!("on-{from}"), &asks).code() == 0
     });
     let logs = cluster.kubectl.run(&["logs", &format!("on-{to}"), "--request-timeout=10s"]).succeeded();
-    assert!(!logs.stdout.is_empty(), "the pod of {to} has said nothing");
+    assert!(!logs.stdout.is_empty(), "the pod of {to} has written nothing");
 }

@@ -20,7 +20,7 @@ ln -sfn \"$PWD/kubelet-client-short.pem\" next; mv -T next kubelet-client-curren
 
 /// Replaces the client certificate of a worker by one that the cluster's authority issues for this life. Records it in the cluster like the
 /// certificates that the cluster signed, in place of all earlier ones. Returns when it expires. The kubelet uses it after its next start.
-pub(crate) fn give(setting: &WorkerFleet, cluster: &TestCluster, worker: &str, life: Duration) -> Timestamp {
+pub(crate) fn replace(worker_fleet: &WorkerFleet, cluster: &TestCluster, worker: &str, life: Duration) -> Timestamp {
     let now = Timestamp::now();
     let until = now + SignedDuration::try_from(life).unwrap();
     let request = LeafRequest {
@@ -31,7 +31,7 @@ pub(crate) fn give(setting: &WorkerFleet, cluster: &TestCluster, worker: &str, l
         usages: vec![CertificateUsage::ClientAuth],
         validity: Validity::new(now - HELD, until).unwrap(),
     };
-    let issued = authority(setting, cluster).issue(&request, &mut ChaCha8Rng::from_rng(&mut rand::rng())).unwrap();
+    let issued = authority(worker_fleet, cluster).issue(&request, &mut ChaCha8Rng::from_rng(&mut rand::rng())).unwrap();
     let certificate = CertificateDer::from_pem_slice(issued.certificate_pem.as_bytes()).unwrap();
     let (_, parsed) = x509_parser::parse_x509_certificate(&certificate).unwrap();
     // The certificate stores times in whole seconds.
@@ -40,18 +40,18 @@ pub(crate) fn give(setting: &WorkerFleet, cluster: &TestCluster, worker: &str, l
     let patch = json!({ "spec": { "certificates": [known] } }).to_string();
     let identity = format!("workeridentity/{worker}");
     let _ = cluster.kubectl.run(&["patch", &identity, "--type=merge", "-p", &patch]).succeeded();
-    put(setting, worker, &issued.certificate_pem, &issued.key_pem);
+    put(worker_fleet, worker, &issued.certificate_pem, &issued.key_pem);
     until
 }
 
-fn put(setting: &WorkerFleet, worker: &str, certificate: &str, key: &PrivateKeyPem) {
+fn put(worker_fleet: &WorkerFleet, worker: &str, certificate: &str, key: &PrivateKeyPem) {
     let both = format!("{certificate}{}", key.expose());
-    let _ = setting.worker(worker).run(&["bash", "-ec", PUT], both.as_bytes()).succeeded();
+    let _ = worker_fleet.worker(worker).run(&["bash", "-ec", PUT], both.as_bytes()).succeeded();
 }
 
 /// Returns the authority that signs the certificates of the cluster's kubelets.
-fn authority(setting: &WorkerFleet, cluster: &TestCluster) -> Authority {
-    let documents = setting.documents();
+fn authority(worker_fleet: &WorkerFleet, cluster: &TestCluster) -> Authority {
+    let documents = worker_fleet.documents();
     let found = documents.clusters.values().find(|found| found.reference().name == cluster.name).unwrap();
     let mut secrets = documents.secrets_of(found.id().unwrap());
     let (_, secret) = secrets.find(|(name, _)| *name == "kubernetes-ca").unwrap();

@@ -39,9 +39,9 @@ pub(crate) struct Window {
 }
 
 impl Clients {
-    pub(crate) fn start(setting: &WorkerFleet, cluster: &TestCluster) -> Self {
+    pub(crate) fn start(worker_fleet: &WorkerFleet, cluster: &TestCluster) -> Self {
         let api = idle::api(cluster);
-        let load = setting.worker("w1").within(|| Load::on(&[api], &cluster.kubectl));
+        let load = worker_fleet.worker("w1").within(|| Load::on(&[api], &cluster.kubectl));
         // The pod watches an object that the load writes.
         load.wait_for_requests(1);
         watch::start(cluster);

@@ -18,13 +18,13 @@ use crate::{
 };
 
 /// Returns the longest time for which pods had no response.
-pub(crate) fn come_back_from_disk(setting: &WorkerFleet, cluster: &TestCluster, probers: &[Prober]) -> Duration {
+pub(crate) fn come_back_from_disk(worker_fleet: &WorkerFleet, cluster: &TestCluster, probers: &[Prober]) -> Duration {
     let pid =
         |component: &Component, machine: &TestMachine| machine.container_pid(&machine.of(component).unwrap().container);
-    let servers = setting.each(cluster, Role::KubeApiserver, pid);
-    let gateways = setting.each(cluster, Role::Gateway, pid);
+    let servers = worker_fleet.each(cluster, Role::KubeApiserver, pid);
+    let gateways = worker_fleet.each(cluster, Role::Gateway, pid);
     let of_w2 = cluster.value("pod/on-w2", "{.status.podIP}");
-    let agreed = || crate::WORKERS.map(|(name, _)| handshakes(&setting.worker(name).status()));
+    let agreed = || crate::WORKERS.map(|(name, _)| handshakes(&worker_fleet.worker(name).status()));
     let before = agreed();
     let began = outage::now();
     for pid in &servers {
@@ -40,7 +40,7 @@ pub(crate) fn come_back_from_disk(setting: &WorkerFleet, cluster: &TestCluster, 
     println!("{:>7} ms  until all workers agreed on keys with all gateways anew", took.as_millis());
     let took = deadline::until("a pod of another worker answers", BACK, || {
         let asks = format!("timeout 2 bash -c 'exec 3<>/dev/tcp/{of_w2}/8080'");
-        setting.worker("w1").shell(&asks).code() == 0
+        worker_fleet.worker("w1").shell(&asks).code() == 0
     });
     println!("{:>7} ms  until a pod of another worker answers", took.as_millis());
     let answer = cluster.kubectl.run(&["get", "--raw", "/readyz", "--request-timeout=1s"]);

@@ -60,32 +60,33 @@ fn outages_where_agents_wait() {
 }
 
 fn scenario(tag: &str, reach: ReachMode) {
-    let setting = WorkerFleet::reached(reach, tag, "3", &[&WORKERS[..], &[(THIRD, "nat-c"), (FOURTH, "")]].concat());
-    setting.inject("c1", &[]);
-    setting.reconcile();
-    let cluster = setting.cluster("c1", &["w1", "w2"]);
-    setting.join(&[&cluster]);
+    let worker_fleet =
+        WorkerFleet::reached(reach, tag, "3", &[&WORKERS[..], &[(THIRD, "nat-c"), (FOURTH, "")]].concat());
+    worker_fleet.inject("c1", &[]);
+    worker_fleet.reconcile();
+    let cluster = worker_fleet.cluster("c1", &["w1", "w2"]);
+    worker_fleet.join(&[&cluster]);
     cluster.start_peers();
-    let clients = clients::Clients::start(&setting, &cluster);
-    let machines = public::all(&setting, &cluster);
+    let clients = clients::Clients::start(&worker_fleet, &cluster);
+    let machines = public::all(&worker_fleet, &cluster);
     // Every public machine is lost once, so every client is affected.
     for (lost, other) in [(&machines[0], &machines[1]), (&machines[1], &machines[0])] {
-        public::is_lost_and_comes_back(&setting, &cluster.by(&other.context), &clients, lost, other).assert_good();
+        public::is_lost_and_comes_back(&worker_fleet, &cluster.by(&other.context), &clients, lost, other).assert_good();
     }
-    let (cluster, gaps) = moves::each_ingress(&setting, &cluster, &clients);
+    let (cluster, gaps) = moves::each_ingress(&worker_fleet, &cluster, &clients);
     for gaps in gaps {
         gaps.assert_under(public::BACK);
     }
     watch::missed_nothing(&cluster, &clients.load);
     let probers = clients.end(&cluster);
-    assert!(gateways::come_back_from_disk(&setting, &cluster, &probers) < public::BACK);
-    outside::is_stopped(&setting, &cluster);
+    assert!(gateways::come_back_from_disk(&worker_fleet, &cluster, &probers) < public::BACK);
+    outside::is_stopped(&worker_fleet, &cluster);
     // Kubernetes needs a minute to notice that a worker is missing. The next steps run meanwhile.
-    let unplugged = unplugged::begins(&setting, &cluster);
-    assert!(apart::still_meet(&setting, &cluster, &probers) < public::BACK);
-    assert!(upgrade::of_the_daemon(&setting, &cluster, &probers) < upgrade::GAP);
-    reboot::of_a_worker(&setting, &cluster);
-    unplugged.ends(&setting, &cluster);
-    ended::renews_by_its_key(&setting, &cluster);
-    ended::comes_back_with_a_token(&setting, &cluster);
+    let unplugged = unplugged::begins(&worker_fleet, &cluster);
+    assert!(apart::still_meet(&worker_fleet, &cluster, &probers) < public::BACK);
+    assert!(upgrade::of_the_daemon(&worker_fleet, &cluster, &probers) < upgrade::GAP);
+    reboot::of_a_worker(&worker_fleet, &cluster);
+    unplugged.ends(&worker_fleet, &cluster);
+    ended::renews_by_its_key(&worker_fleet, &cluster);
+    ended::comes_back_with_a_token(&worker_fleet, &cluster);
 }

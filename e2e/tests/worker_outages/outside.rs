@@ -13,33 +13,33 @@ use crate::{FOURTH, THIRD, WORKERS, certificate};
 const LEFT: Duration = Duration::from_secs(60);
 
 /// Workers still join, renew certificates and leave. When the agents run again, there is nothing to do.
-pub(crate) fn is_stopped(setting: &WorkerFleet, cluster: &TestCluster) {
-    let token = setting.token(cluster);
-    let machines = setting.fleet.machines();
+pub(crate) fn is_stopped(worker_fleet: &WorkerFleet, cluster: &TestCluster) {
+    let token = worker_fleet.token(cluster);
+    let machines = worker_fleet.fleet.machines();
     for machine in &machines {
         process::kill(machine.agent_pid());
     }
     thread::scope(|scope| {
-        scope.spawn(|| renews(setting, cluster, WORKERS[1].0));
-        scope.spawn(|| setting.join_one(cluster, THIRD, &token));
+        scope.spawn(|| renews(worker_fleet, cluster, WORKERS[1].0));
+        scope.spawn(|| worker_fleet.join_one(cluster, THIRD, &token));
         scope.spawn(|| {
-            setting.join_one(cluster, FOURTH, &token);
-            leaves(setting, cluster, FOURTH);
+            worker_fleet.join_one(cluster, FOURTH, &token);
+            leaves(worker_fleet, cluster, FOURTH);
         });
     });
     for machine in &machines {
         assert!(std::os::unix::net::UnixStream::connect(machine.agent_socket()).is_err(), "an agent runs");
-        setting.fleet.power("start", machine.name());
+        worker_fleet.fleet.power("start", machine.name());
     }
     deadline::until("there is nothing to do", deadline::KUBERNETES, || {
-        setting.keelway(&["plan", "--exit-code"]).code() == 0
+        worker_fleet.keelway(&["plan", "--exit-code"]).code() == 0
     });
 }
 
 /// The worker renews its certificate without a driver or an agent.
-fn renews(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let worker = setting.worker(name);
-    let short = certificate::give(setting, cluster, name, LEFT);
+fn renews(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let worker = worker_fleet.worker(name);
+    let short = certificate::replace(worker_fleet, cluster, name, LEFT);
     let _ = worker.shell(&format!("kill {}", worker.status()["kubelet"]["pid"])).succeeded();
     let took = deadline::until("it has renewed", LEFT, || {
         let now = worker.status();
@@ -54,8 +54,8 @@ fn renews(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
     });
 }
 
-fn leaves(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
-    let left = setting.worker(name).run(&["keelway", "node", "leave"], &[]).succeeded();
+fn leaves(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let left = worker_fleet.worker(name).run(&["keelway", "node", "leave"], &[]).succeeded();
     println!("{:>7} ms  {name} left", left.took.as_millis());
     deadline::until("neither Node nor peer is left", deadline::KUBERNETES, || {
         let found = cluster.kubectl.run(&["get", "nodes,wireguardpeers", "-o", "name"]).succeeded();

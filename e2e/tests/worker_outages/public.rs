@@ -30,8 +30,8 @@ pub(crate) struct Public {
 }
 
 /// Returns the public machines in the order of their ingresses.
-pub(crate) fn all(setting: &WorkerFleet, cluster: &TestCluster) -> Vec<Public> {
-    let (config, machines) = (cluster.kubectl.kubeconfig(), setting.fleet.machines());
+pub(crate) fn all(worker_fleet: &WorkerFleet, cluster: &TestCluster) -> Vec<Public> {
+    let (config, machines) = (cluster.kubectl.kubeconfig(), worker_fleet.fleet.machines());
     let public = |context: &Value| {
         let server = of(&config["clusters"], "name", &context["context"]["cluster"])["cluster"]["server"].clone();
         let address: SocketAddr = server.as_str().unwrap().strip_prefix("https://").unwrap().parse().unwrap();
@@ -61,7 +61,7 @@ impl Outage {
 
 /// Cuts the power of a public machine, and restores it. `cluster` must use the other machine.
 pub(crate) fn is_lost_and_comes_back(
-    setting: &WorkerFleet,
+    worker_fleet: &WorkerFleet,
     cluster: &TestCluster,
     clients: &Clients,
     lost: &Public,
@@ -69,7 +69,7 @@ pub(crate) fn is_lost_and_comes_back(
 ) -> Outage {
     let log = |worker: &&str| Logs::start(&cluster.kubectl, other.address, format!("on-{worker}"));
     let logs: Vec<Logs> = cluster.workers.iter().map(log).collect();
-    let worker = setting.worker("w2");
+    let worker = worker_fleet.worker("w2");
     let idle = Idle::open(&worker, idle::api(cluster));
     deadline::until("both ingresses have connections", deadline::KUBERNETES, || {
         let now = worker.status();
@@ -80,7 +80,7 @@ pub(crate) fn is_lost_and_comes_back(
 
     let what = format!("{} lost its power", lost.machine);
     let began = outage::now();
-    let off = setting.fleet.cut(&lost.machine);
+    let off = worker_fleet.fleet.cut(&lost.machine);
     deadline::until("no connection goes there any more", RESET, || {
         let now = worker.status();
         idle.look();
@@ -88,13 +88,13 @@ pub(crate) fn is_lost_and_comes_back(
     });
     let reset = idle.last_reset(off);
     println!("{:>7} ms  {what}: until the last idle connection through it was reset", reset.as_millis());
-    all_workers(setting, "the other gateway carries all", BACK, |now| tunnel(now, other)["active"] == true);
+    all_workers(worker_fleet, "the other gateway carries all", BACK, |now| tunnel(now, other)["active"] == true);
     let gaps = clients.went_on(&what, began, cluster, &logs);
 
     let what = format!("{} got its power back", lost.machine);
     let began = outage::now();
-    setting.fleet.power("start", &lost.machine);
-    all_workers(setting, "its ingress and its gateway answer", deadline::KUBERNETES, |now| {
+    worker_fleet.fleet.power("start", &lost.machine);
+    all_workers(worker_fleet, "its ingress and its gateway answer", deadline::KUBERNETES, |now| {
         ingress(now, lost)["answers"] == true && tunnel(now, lost)["answers"] == true
     });
     let used = Idle::open(&worker, idle::api(cluster));
@@ -102,15 +102,15 @@ pub(crate) fn is_lost_and_comes_back(
         ingress(&worker.status(), lost)["connections"].as_u64() >= Some(1)
     });
     deadline::until("there is nothing to do", deadline::KUBERNETES, || {
-        setting.keelway(&["plan", "--exit-code"]).code() == 0
+        worker_fleet.keelway(&["plan", "--exit-code"]).code() == 0
     });
     drop(used);
     Outage { reset, lost: gaps, back: clients.went_on(&what, began, cluster, &logs) }
 }
 
 /// Waits until this holds for the status of each of the first workers.
-pub(crate) fn all_workers(setting: &WorkerFleet, what: &str, limit: Duration, are: impl Fn(&Value) -> bool) {
-    let workers = WORKERS.map(|(name, _)| setting.worker(name));
+pub(crate) fn all_workers(worker_fleet: &WorkerFleet, what: &str, limit: Duration, are: impl Fn(&Value) -> bool) {
+    let workers = WORKERS.map(|(name, _)| worker_fleet.worker(name));
     let took = deadline::until(what, limit, || workers.iter().all(|worker: &TestWorker<'_>| are(&worker.status())));
     println!("{:>7} ms  until {what}", took.as_millis());
 }

@@ -12,11 +12,11 @@ use crate::{
     pods::{self, Pods},
 };
 
-pub(crate) fn of_a_worker(setting: &WorkerFleet, cluster: &TestCluster) {
+pub(crate) fn of_a_worker(worker_fleet: &WorkerFleet, cluster: &TestCluster) {
     let [(other, _), (name, _)] = WORKERS;
-    let worker = setting.worker(name);
-    let (status, ran, addresses) = (worker.status(), pods::on(cluster, name), addresses(cluster, name));
-    assert!(ran.values().all(|containers| !containers.is_empty()), "not all pods run: {ran:?}");
+    let worker = worker_fleet.worker(name);
+    let (status, containers, addresses) = (worker.status(), pods::on(cluster, name), addresses(cluster, name));
+    assert!(containers.values().all(|containers| !containers.is_empty()), "not all pods run: {containers:?}");
 
     let began = Instant::now();
     worker.local("reboot");
@@ -25,8 +25,11 @@ pub(crate) fn of_a_worker(setting: &WorkerFleet, cluster: &TestCluster) {
     let _ = worker.another_daemon(&status);
     // Add-ons that cannot reach the API immediately are restarted with the back-off of Kubernetes.
     for (what, namespaces) in [("pods of people", &["default"][..]), ("pods", &["default", "kube-system"])] {
-        let these: Pods =
-            ran.clone().into_iter().filter(|([namespace, ..], _)| namespaces.contains(&namespace.as_str())).collect();
+        let these: Pods = containers
+            .clone()
+            .into_iter()
+            .filter(|([namespace, ..], _)| namespaces.contains(&namespace.as_str()))
+            .collect();
         deadline::until(&format!("{what} run again"), deadline::KUBERNETES, || {
             are_anew(&these, &pods::on(cluster, name))
         });

@@ -34,17 +34,17 @@ spec:
 pub(crate) struct Unplugged(Instant);
 
 /// Unplugs a worker that runs a pod.
-pub(crate) fn begins(setting: &WorkerFleet, cluster: &TestCluster) -> Unplugged {
+pub(crate) fn begins(worker_fleet: &WorkerFleet, cluster: &TestCluster) -> Unplugged {
     cluster.kubectl.apply(&DEPLOYMENT.replace("WORKER", THIRD).replace("IMAGE", AGNHOST));
     cluster.kubectl.wait("condition=Available", &["deployment/moves"]);
     assert_eq!(pods(cluster), [(THIRD.to_owned(), true)]);
-    setting.worker(THIRD).local("unplug");
+    worker_fleet.worker(THIRD).local("unplug");
     Unplugged(Instant::now())
 }
 
 impl Unplugged {
     /// Waits until the pod has moved, and plugs the worker in.
-    pub(crate) fn ends(self, setting: &WorkerFleet, cluster: &TestCluster) {
+    pub(crate) fn ends(self, worker_fleet: &WorkerFleet, cluster: &TestCluster) {
         let node = format!("node/{THIRD}");
         cluster.kubectl.wait("condition=Ready=Unknown", &[&node]);
         println!("{:>7} ms  from unplugged to NotReady", self.0.elapsed().as_millis());
@@ -56,7 +56,7 @@ impl Unplugged {
         });
         println!("{:>7} ms  from unplugged until its pod runs elsewhere", self.0.elapsed().as_millis());
 
-        setting.worker(THIRD).local("plug");
+        worker_fleet.worker(THIRD).local("plug");
         let plugged = Instant::now();
         cluster.kubectl.wait("condition=Ready", &[&node]);
         println!("{:>7} ms  from plugged in to Ready", plugged.elapsed().as_millis());

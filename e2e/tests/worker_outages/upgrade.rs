@@ -20,10 +20,10 @@ pub(crate) const GAP: Duration = Duration::from_secs(3);
 const NEXT: &str = "/opt/keelway-next";
 
 /// Returns the longest time for which pods had no response.
-pub(crate) fn of_the_daemon(setting: &WorkerFleet, cluster: &TestCluster, probers: &[Prober]) -> Duration {
+pub(crate) fn of_the_daemon(worker_fleet: &WorkerFleet, cluster: &TestCluster, probers: &[Prober]) -> Duration {
     let [(name, _), _] = WORKERS;
-    let worker = setting.worker(name);
-    let (before, ran) = (worker.status(), pods::on(cluster, name));
+    let worker = worker_fleet.worker(name);
+    let (before, containers) = (worker.status(), pods::on(cluster, name));
     let pid = before["pid"].to_string();
     let _ = worker.shell(&format!("cp /proc/{pid}/exe {NEXT}")).succeeded();
 
@@ -37,6 +37,6 @@ pub(crate) fn of_the_daemon(setting: &WorkerFleet, cluster: &TestCluster, prober
     let program = worker.shell(&format!("readlink /proc/{}/exe", after["pid"])).succeeded();
     assert_eq!(program.text().trim(), NEXT);
     assert_eq!(after["kubelet"]["pid"], before["kubelet"]["pid"], "the kubelet was started again");
-    assert_eq!(pods::on(cluster, name), ran, "containers were started again");
+    assert_eq!(pods::on(cluster, name), containers, "containers were started again");
     gap
 }

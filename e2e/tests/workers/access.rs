@@ -31,8 +31,8 @@ spec:
 "
     ));
     cluster.kubectl.wait("condition=Ready", &["pod/echo"]);
-    let said = cluster.kubectl.run_with(&["attach", "-i", "echo"], b"the quick brown fox\n");
-    assert!(said.text().contains("the quick brown fox"), "{}{}", said.text(), said.stderr);
+    let finished = cluster.kubectl.run_with(&["attach", "-i", "echo"], b"the quick brown fox\n");
+    assert!(finished.text().contains("the quick brown fox"), "{}{}", finished.text(), finished.stderr);
 }
 
 pub(crate) fn port_forward(cluster: &TestCluster) {
@@ -40,10 +40,10 @@ pub(crate) fn port_forward(cluster: &TestCluster) {
     let mut forwards = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     // kubectl continues to write to this pipe.
-    let mut said = BufReader::new(forwards.stdout.take().unwrap());
-    said.read_line(&mut line).unwrap();
+    let mut lines = BufReader::new(forwards.stdout.take().unwrap());
+    lines.read_line(&mut line).unwrap();
     // The line is `Forwarding from 127.0.0.1:34567 -> 8080`.
-    let address = line.split_whitespace().nth(2).unwrap_or_else(|| panic!("kubectl said {line:?}")).to_owned();
+    let address = line.split_whitespace().nth(2).unwrap_or_else(|| panic!("kubectl printed {line:?}")).to_owned();
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(deadline::REQUEST)).unwrap();
     stream.write_all(b"GET /hostname HTTP/1.0\r\n\r\n").unwrap();
@@ -58,9 +58,9 @@ pub(crate) fn port_forward(cluster: &TestCluster) {
 pub(crate) fn top(cluster: &TestCluster) {
     cluster.kubectl.wait("condition=Available", &["apiservice/v1beta1.metrics.k8s.io"]);
     let took = deadline::until("all workers are measured", deadline::KUBERNETES, || {
-        let said = cluster.kubectl.run(&["top", "nodes", "--no-headers"]);
-        said.code() == 0
-            && said.text().lines().filter(|line| !line.contains("unknown")).count() == cluster.workers.len()
+        let finished = cluster.kubectl.run(&["top", "nodes", "--no-headers"]);
+        finished.code() == 0
+            && finished.text().lines().filter(|line| !line.contains("unknown")).count() == cluster.workers.len()
     });
     println!("{:>7} ms  until all workers are measured", took.as_millis());
 }

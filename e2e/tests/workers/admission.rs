@@ -58,8 +58,8 @@ webhooks:
     let judged = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: judged, labels: {judged: 'true'}}\n";
     // The API server applies a new webhook after a short delay, and admits all objects until then.
     deadline::until("the webhook denies", deadline::KUBERNETES, || {
-        let said = cluster.kubectl.run_with(&["apply", "--dry-run=server", "-f", "-"], judged.as_bytes());
-        said.code() != 0 && said.stderr.contains("this webhook denies all requests")
+        let finished = cluster.kubectl.run_with(&["apply", "--dry-run=server", "-f", "-"], judged.as_bytes());
+        finished.code() != 0 && finished.stderr.contains("this webhook denies all requests")
     });
     let _ = cluster.kubectl.run(&["create", "configmap", "not-judged"]).succeeded();
     let _ = cluster.kubectl.run(&["delete", "validatingwebhookconfiguration", "judge"]).succeeded();

@@ -42,8 +42,8 @@ pub(crate) fn nobody_meets_the_other(c1: &TestCluster, c2: &TestCluster) {
     });
     for (address, port) in places(&of_c1).difference(&places(&of_c2)) {
         let asks = format!("/agnhost connect --timeout=2s {address}:{port}");
-        let said = c2.shell(&asker(c2.workers[0]), &asks);
-        assert_ne!(said.code(), 0, "{address} is in {} only, and answers in {}", c1.name, c2.name);
+        let finished = c2.shell(&asker(c2.workers[0]), &asks);
+        assert_ne!(finished.code(), 0, "{address} is in {} only, and answers in {}", c1.name, c2.name);
     }
 }
 
@@ -94,9 +94,9 @@ fn workers(cluster: &TestCluster) -> Known {
 fn meets_its_own(cluster: &TestCluster, worker: &str, known: &Known) {
     let asks: Vec<_> = known.keys().map(|(address, port)| format!("get {address} {port} /hostname; echo;")).collect();
     let asks = asks.join(" ");
-    let said = cluster.shell(&asker(worker), &format!("{GET} for i in 1 2 3 4 5; do {asks} done")).succeeded();
+    let finished = cluster.shell(&asker(worker), &format!("{GET} for i in 1 2 3 4 5; do {asks} done")).succeeded();
     let once: Vec<&str> = known.values().map(String::as_str).collect();
-    assert_eq!(said.text().lines().collect::<Vec<_>>(), once.repeat(5), "{worker} of {}", cluster.name);
+    assert_eq!(finished.text().lines().collect::<Vec<_>>(), once.repeat(5), "{worker} of {}", cluster.name);
 }
 
 /// A pod in each of two clusters, with the same address.
@@ -152,8 +152,8 @@ impl<'a> Siblings<'a> {
         let pod = |number: u32| serves(&format!("{}-twin-{number}", cluster.name), "twin", worker);
         cluster.start("app=twin", &(first..first + count).map(pod).collect::<Vec<_>>());
         let path = "jsonpath={range .items[*]}{.status.podIP} {.metadata.name}{\"\\n\"}{end}";
-        let said = cluster.kubectl.run(&["get", "pods", "-l", "app=twin", "-o", path]).succeeded();
-        let lines = said.text().lines().filter_map(|line| line.split_once(' '));
+        let finished = cluster.kubectl.run(&["get", "pods", "-l", "app=twin", "-o", path]).succeeded();
+        let lines = finished.text().lines().filter_map(|line| line.split_once(' '));
         self.pods = lines.map(|(address, name)| (address.parse().unwrap(), name.to_owned())).collect();
     }
 }

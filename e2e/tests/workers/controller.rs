@@ -9,8 +9,8 @@ use keelway_e2e::{
 };
 
 /// The metrics that root can read on the machines count one leader, and the work for workers that joined.
-pub(crate) fn counts_what_it_did(setting: &WorkerFleet, cluster: &TestCluster) {
-    let sockets = setting.each(cluster, Role::ClusterController, |component, machine| {
+pub(crate) fn counts_what_it_did(worker_fleet: &WorkerFleet, cluster: &TestCluster) {
+    let sockets = worker_fleet.each(cluster, Role::ClusterController, |component, machine| {
         let (id, name) = (&component.spec.cluster_id, component.spec.name().unwrap());
         (machine.path(&format!("/var/lib/keelway/{id}/{name}/run/metrics.sock")), component.spec.user)
     });
@@ -26,7 +26,7 @@ pub(crate) fn counts_what_it_did(setting: &WorkerFleet, cluster: &TestCluster) {
 }
 
 /// Returns the container ids of the cluster-controllers.
-pub(crate) fn containers(setting: &WorkerFleet, cluster: &TestCluster) -> BTreeSet<String> {
+pub(crate) fn containers(worker_fleet: &WorkerFleet, cluster: &TestCluster) -> BTreeSet<String> {
     let container = |component: &Component, machine: &TestMachine| machine.of(component).unwrap().container;
-    setting.each(cluster, Role::ClusterController, container).into_iter().collect()
+    worker_fleet.each(cluster, Role::ClusterController, container).into_iter().collect()
 }

@@ -15,8 +15,8 @@ use crate::pods;
 const HOURS: i64 = 720 - 1;
 
 /// Evicts a worker, and returns its addresses.
-pub(crate) fn from(setting: &WorkerFleet, cluster: &TestCluster, name: &str) -> BTreeSet<String> {
-    let worker = setting.worker(name);
+pub(crate) fn from(worker_fleet: &WorkerFleet, cluster: &TestCluster, name: &str) -> BTreeSet<String> {
+    let worker = worker_fleet.worker(name);
     let others: Vec<&str> = cluster.workers.iter().copied().filter(|other| *other != name).collect();
     let peer = cluster.value(&format!("wireguardpeer/{name}"), "{.status.addresses[*]}");
     let addresses: BTreeSet<String> = peer.split(' ').map(str::to_owned).collect();
@@ -30,7 +30,7 @@ pub(crate) fn from(setting: &WorkerFleet, cluster: &TestCluster, name: &str) -> 
     let leaves = || worker.shell(&format!("timeout 3 bash -c 'exec 3<>/dev/tcp/{other}/8080'")).code() == 0;
     assert!(leaves(), "{name} reaches a pod of {}", others[0]);
 
-    let _ = setting.keelway(&["node", "evict", name, "--cluster", cluster.name]).succeeded();
+    let _ = worker_fleet.keelway(&["node", "evict", name, "--cluster", cluster.name]).succeeded();
     is_gone(cluster, name);
     let took = deadline::until("no gateway answers", deadline::KUBERNETES, || {
         gateways.iter().all(|gateway| !is_answered(&worker, gateway))
@@ -62,8 +62,8 @@ fn gateways(worker: &TestWorker<'_>) -> Vec<String> {
 
 /// A gateway with the worker as a peer refuses the connection inside the tunnel. Any other gateway does not respond.
 fn is_answered(worker: &TestWorker<'_>, gateway: &str) -> bool {
-    let said = worker.shell(&format!("timeout 2 bash -c 'exec 3<>/dev/tcp/{gateway}/9' 2>&1 || true")).succeeded();
-    said.text().contains("refused")
+    let finished = worker.shell(&format!("timeout 2 bash -c 'exec 3<>/dev/tcp/{gateway}/9' 2>&1 || true")).succeeded();
+    finished.text().contains("refused")
 }
 
 /// No other worker gets these addresses as long as a certificate of the evicted worker could be valid.

@@ -35,16 +35,16 @@ pub(crate) fn both_carry(cluster: &TestCluster) {
             let address = cluster.value(&format!("pod/six-{to}"), "{.status.podIPs[1].ip}");
             assert!(address.starts_with("fd00:244:"), "{address}");
             let get = |path: &str| format!("{GET} get {address} 8080 {path}");
-            let said = cluster.shell(&format!("six-{from}"), &get("/data/name")).succeeded();
-            assert_eq!(said.text(), format!("six-{to}"), "{from} asks {address}");
+            let finished = cluster.shell(&format!("six-{from}"), &get("/data/name")).succeeded();
+            assert_eq!(finished.text(), format!("six-{to}"), "{from} asks {address}");
             let sent = cluster.shell(&format!("six-{to}"), "sha256sum < /data/much").succeeded();
             let got = cluster.shell(&format!("six-{from}"), &format!("{} | sha256sum", get("/data/much"))).succeeded();
             assert_eq!(got.text(), sent.text(), "{MUCH} from {to} to {from}");
         }
         deadline::until(&format!("six-{from} is answered by all of {service}"), deadline::KUBERNETES, || {
             let asks = format!("{GET} for i in 1 2 3 4 5 6 7 8 9 10; do get {service} 80 /data/name; echo; done");
-            let said = cluster.shell(&format!("six-{from}"), &asks).succeeded();
-            cluster.workers.iter().all(|worker| said.text().lines().any(|line| line == format!("six-{worker}")))
+            let finished = cluster.shell(&format!("six-{from}"), &asks).succeeded();
+            cluster.workers.iter().all(|worker| finished.text().lines().any(|line| line == format!("six-{worker}")))
         });
     }
 }

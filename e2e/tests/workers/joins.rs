@@ -49,8 +49,8 @@ enum Answer {
 }
 
 /// Joins ten workers with different names, two with the same name, and two with the same key. Each gets addresses of its own, or is denied.
-pub(crate) fn each_has_its_own(setting: &WorkerFleet, cluster: &TestCluster, evicted: &Evicted<'_>) {
-    let way = Way::to(setting, cluster);
+pub(crate) fn each_has_its_own(worker_fleet: &WorkerFleet, cluster: &TestCluster, evicted: &Evicted<'_>) {
+    let way = Way::to(worker_fleet, cluster);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let ten: Vec<String> = (0..10).map(|number| format!("ten-{number}")).collect();
         let joined = signed(ask(&way, &ten).await, &way);
@@ -120,7 +120,7 @@ async fn ask(way: &Way, names: &[String]) -> Vec<Answer> {
         let _ = requests.get_opt("none").await;
         start.wait().await;
         let made = requests.create(&PostParams::default(), &object).await.unwrap().name_any();
-        some(&format!("an answer for {name}"), async || said(&requests.get(&made).await.ok()?, name, &key)).await
+        some(&format!("an answer for {name}"), async || decision(&requests.get(&made).await.ok()?, name, &key)).await
     }))
     .await
 }
@@ -139,7 +139,7 @@ fn request_for(name: &str, request: String) -> CertificateSigningRequest {
     }
 }
 
-fn said(request: &CertificateSigningRequest, name: &str, key: &PrivateKeyPem) -> Option<Answer> {
+fn decision(request: &CertificateSigningRequest, name: &str, key: &PrivateKeyPem) -> Option<Answer> {
     let status = request.status.as_ref()?;
     if let Some(no) = status.conditions.iter().flatten().find(|condition| condition.type_ == "Denied") {
         return Some(Answer::Denied { reason: no.reason.clone().unwrap_or_default() });
@@ -166,8 +166,8 @@ async fn make_peers(workers: &[(String, Client)], key: impl Fn() -> WireGuardKey
 }
 
 impl Way {
-    fn to(setting: &WorkerFleet, cluster: &TestCluster) -> Self {
-        let token: JoinToken = String::from_utf8(setting.token(cluster)).unwrap().trim().parse().unwrap();
+    fn to(worker_fleet: &WorkerFleet, cluster: &TestCluster) -> Self {
+        let token: JoinToken = String::from_utf8(worker_fleet.token(cluster)).unwrap().trim().parse().unwrap();
         let kubeconfig = cluster.kubectl.kubeconfig();
         let authority = kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"].as_str().unwrap();
         let authorities = CertificateDer::pem_slice_iter(&STANDARD.decode(authority).unwrap())

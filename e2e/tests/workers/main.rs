@@ -67,17 +67,17 @@ fn workers_behind_proxies() {
 
 /// Two clusters with their workers. One of the clusters has ranges of both families.
 fn scenario(tag: &str, reach: ReachMode) {
-    let setting = WorkerFleet::reached(reach, tag, "2", &WORKERS);
+    let worker_fleet = WorkerFleet::reached(reach, tag, "2", &WORKERS);
     stage("clusters", || {
-        setting.inject("c1", &[]);
-        setting.inject("c2", &families::RANGES);
-        setting.reconcile();
+        worker_fleet.inject("c1", &[]);
+        worker_fleet.inject("c2", &families::RANGES);
+        worker_fleet.reconcile();
     });
-    let (c1, c2) = (setting.cluster("c1", &["w1", "w2", "w3"]), setting.cluster("c2", &["w4", "w5"]));
-    let found = MachineFacts::on_worker(&setting.fleet.fleet, "w3");
-    stage("join", || setting.join(&[&c1, &c2]));
+    let (c1, c2) = (worker_fleet.cluster("c1", &["w1", "w2", "w3"]), worker_fleet.cluster("c2", &["w4", "w5"]));
+    let found = MachineFacts::on_worker(&worker_fleet.fleet.fleet, "w3");
+    stage("join", || worker_fleet.join(&[&c1, &c2]));
     stage("add-ons", || addons::all_are_there(&c1));
-    stage("controller", || controller::counts_what_it_did(&setting, &c1));
+    stage("controller", || controller::counts_what_it_did(&worker_fleet, &c1));
     stage("pods", || {
         pods::start(&c1);
         pods::each_reaches_each(&c1);
@@ -91,15 +91,15 @@ fn scenario(tag: &str, reach: ReachMode) {
         access::watch_from_a_pod(&c1);
     });
     stage("admission", || admission::by_a_pod(&c1));
-    stage("public", || public::nothing_has_privilege(&setting));
-    stage("NATs", || nats::forget_and_move(&setting, &c1));
+    stage("public", || public::nothing_has_privilege(&worker_fleet));
+    stage("NATs", || nats::forget_and_move(&worker_fleet, &c1));
     stage("beside each other", || beside::nobody_meets_the_other(&c1, &c2));
     stage("both families", || families::both_carry(&c2));
-    stage("overlay", || overlay::on_the_vpn(&setting, &c2));
-    let addresses = stage("evict", || evicted::from(&setting, &c1, "w2"));
+    stage("overlay", || overlay::on_the_vpn(&worker_fleet, &c2));
+    let addresses = stage("evict", || evicted::from(&worker_fleet, &c1, "w2"));
     let evicted = joins::Evicted { name: "w2", addresses: &addresses };
-    stage("ten at once", || joins::each_has_its_own(&setting, &c1, &evicted));
-    stage("leave", || leave::leaves_nothing(&setting, &c1, "w3", &found));
+    stage("ten at once", || joins::each_has_its_own(&worker_fleet, &c1, &evicted));
+    stage("leave", || leave::leaves_nothing(&worker_fleet, &c1, "w3", &found));
 }
 
 fn stage<T>(name: &str, body: impl FnOnce() -> T) -> T {

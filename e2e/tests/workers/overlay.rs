@@ -37,14 +37,14 @@ impl Place<'_> {
 }
 
 /// The cluster must have two workers.
-pub(crate) fn on_the_vpn(setting: &WorkerFleet, cluster: &TestCluster) {
+pub(crate) fn on_the_vpn(worker_fleet: &WorkerFleet, cluster: &TestCluster) {
     let places: Vec<Place<'_>> =
-        cluster.workers.iter().zip([201, 202]).map(|(name, part)| place(setting, cluster, name, part)).collect();
+        cluster.workers.iter().zip([201, 202]).map(|(name, part)| place(worker_fleet, cluster, name, part)).collect();
     // A pod whose network was removed cannot be stopped cleanly, so the pods are deleted first.
     let _ = cluster.kubectl.run(&["delete", "pods", "--all"]).succeeded();
-    let controllers = controller::containers(setting, cluster);
-    setting.change(cluster, |spec| spec.addons.cni.enabled = false);
-    assert_eq!(controller::containers(setting, cluster), controllers, "a cluster-controller was restarted");
+    let controllers = controller::containers(worker_fleet, cluster);
+    worker_fleet.change(cluster, |spec| spec.addons.cni.enabled = false);
+    assert_eq!(controller::containers(worker_fleet, cluster), controllers, "a cluster-controller was restarted");
     for place in &places {
         let none = || place.worker.shell("test ! -e /etc/cni/net.d/10-keelway.conflist").code() == 0;
         deadline::until(&format!("{} has no network of pods", place.name), deadline::KUBERNETES, none);
@@ -61,9 +61,9 @@ pub(crate) fn on_the_vpn(setting: &WorkerFleet, cluster: &TestCluster) {
     pods_meet(cluster, &places);
 }
 
-fn place<'a>(setting: &'a WorkerFleet, cluster: &TestCluster, name: &'a str, part: usize) -> Place<'a> {
+fn place<'a>(worker_fleet: &'a WorkerFleet, cluster: &TestCluster, name: &'a str, part: usize) -> Place<'a> {
     let outer = cluster.value(&format!("wireguardpeer/{name}"), "{.status.addresses[0]}").parse().unwrap();
-    Place { name, worker: setting.worker(name), outer, part }
+    Place { name, worker: worker_fleet.worker(name), outer, part }
 }
 
 /// Creates a bridge for pods and a VXLAN tunnel to the other worker, without fragmentation.
@@ -126,13 +126,20 @@ spec: {selector: {app: over}, ports: [{port: 80, targetPort: 8080}]}
         for to in places {
             let address = cluster.value(&format!("pod/over-{}", to.name), "{.status.podIP}");
             assert!(address.starts_with(&format!("10.244.{}.", to.part)), "{address}");
-            let said = cluster.shell(&format!("over-{}", from.name), &format!("{GET} get {address} 8080 /hostname"));
-            assert_eq!(said.text(), format!("over-{}", to.name), "over-{} asks {address}: {}", from.name, said.stderr);
+            let finished =
+                cluster.shell(&format!("over-{}", from.name), &format!("{GET} get {address} 8080 /hostname"));
+            assert_eq!(
+                finished.text(),
+                format!("over-{}", to.name),
+                "over-{} asks {address}: {}",
+                from.name,
+                finished.stderr
+            );
         }
         deadline::until(&format!("over-{} is answered by all of {service}", from.name), deadline::KUBERNETES, || {
             let asks = format!("{GET} for i in 1 2 3 4 5 6 7 8 9 10; do get {service} 80 /hostname; echo; done");
-            let said = cluster.shell(&format!("over-{}", from.name), &asks).succeeded();
-            places.iter().all(|place| said.text().lines().any(|line| line == format!("over-{}", place.name)))
+            let finished = cluster.shell(&format!("over-{}", from.name), &asks).succeeded();
+            places.iter().all(|place| finished.text().lines().any(|line| line == format!("over-{}", place.name)))
         });
     }
 }

@@ -66,8 +66,8 @@ pub(crate) fn by_address(cluster: &TestCluster, workers: &[&str]) {
         let pod = format!("on-{from}");
         for to in workers {
             let address = cluster.value(&format!("pod/on-{to}"), "{.status.podIP}");
-            let said = cluster.shell(&pod, &format!("{GET} get {address} 8080 /hostname"));
-            assert_eq!(said.text(), format!("on-{to}"), "{pod} asks {address}: {}", said.stderr);
+            let finished = cluster.shell(&pod, &format!("{GET} get {address} 8080 /hostname"));
+            assert_eq!(finished.text(), format!("on-{to}"), "{pod} asks {address}: {}", finished.stderr);
         }
     }
 }
@@ -75,8 +75,8 @@ pub(crate) fn by_address(cluster: &TestCluster, workers: &[&str]) {
 fn all_answer(cluster: &TestCluster, pod: &str, host: &str) {
     deadline::until(&format!("{pod} is answered by all of {host}"), deadline::KUBERNETES, || {
         let script = format!("{GET} for i in 1 2 3 4 5 6 7 8 9 10 11 12; do get {host} 80 /hostname; echo; done");
-        let said = cluster.shell(pod, &script).succeeded();
-        said.text().lines().collect::<BTreeSet<_>>().len() == cluster.workers.len()
+        let finished = cluster.shell(pod, &script).succeeded();
+        finished.text().lines().collect::<BTreeSet<_>>().len() == cluster.workers.len()
     });
 }
 

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use keelway_e2e::{process, worker_fleet::WorkerFleet};
 
 /// The ingresses and gateways of all clusters have no capabilities.
-pub(crate) fn nothing_has_privilege(setting: &WorkerFleet) {
-    let machines = setting.fleet.machines();
-    let documents = setting.documents();
+pub(crate) fn nothing_has_privilege(worker_fleet: &WorkerFleet) {
+    let machines = worker_fleet.fleet.machines();
+    let documents = worker_fleet.documents();
     let mut found = BTreeSet::new();
     for public in machines.iter().filter(|machine| machine.is_public()) {
         for cluster in documents.clusters.values() {

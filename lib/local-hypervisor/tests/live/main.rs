@@ -10,7 +10,7 @@
 mod found;
 mod host;
 mod networks;
+mod owned_fleet;
 mod reach;
-mod setting;
 mod whole_life;
 mod workers;

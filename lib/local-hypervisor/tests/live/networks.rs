@@ -2,14 +2,14 @@
 
 use crate::{
     host::on_own_host,
+    owned_fleet::{OwnedFleet, named},
     reach::{Place, private, public, serve},
-    setting::{Setting, named},
 };
 
 #[test]
 fn two_fleets_can_exist_at_the_same_time() {
     on_own_host("networks::two_fleets_can_exist_at_the_same_time", async || {
-        let (one, other) = (Setting::new("one"), Setting::new("other"));
+        let (one, other) = (OwnedFleet::new("one"), OwnedFleet::new("other"));
         let (ones, others) = tokio::join!(one.create(1, 1), other.create(1, 1));
         ones.iter().chain(&others).for_each(serve);
         let host = Place::Host;
@@ -36,8 +36,8 @@ fn two_fleets_can_exist_at_the_same_time() {
 #[test]
 fn no_route_leads_into_the_private_network() {
     on_own_host("networks::no_route_leads_into_the_private_network", async || {
-        let setting = Setting::new("route");
-        let machines = setting.create(1, 1).await;
+        let owned = OwnedFleet::new("route");
+        let machines = owned.create(1, 1).await;
         machines.iter().for_each(serve);
         let (public_1, private_1) = (named(&machines, "public-1"), named(&machines, "private-1"));
         let (host, gate) = (Place::Host, Place::Machine(public_1));
@@ -62,9 +62,9 @@ fn no_route_leads_into_the_private_network() {
 #[test]
 fn forwarding_is_not_inherited() {
     on_own_host("networks::forwarding_is_not_inherited", async || {
-        let setting = Setting::new("fwd");
+        let owned = OwnedFleet::new("fwd");
         Place::Host.shell("echo 1 > /proc/sys/net/ipv4/ip_forward");
-        let machines = setting.create(1, 0).await;
+        let machines = owned.create(1, 0).await;
         Place::Machine(&machines[0]).shell("test $(cat /proc/sys/net/ipv4/ip_forward) = 0");
     });
 }
@@ -72,9 +72,9 @@ fn forwarding_is_not_inherited() {
 #[test]
 fn a_range_in_use_is_left_alone() {
     on_own_host("networks::a_range_in_use_is_left_alone", async || {
-        let setting = Setting::new("range");
+        let owned = OwnedFleet::new("range");
         Place::Host.shell("ip route add unreachable 198.19.0.0/25; ip route add unreachable 198.18.1.7/32");
-        let machines = setting.create(1, 0).await;
+        let machines = owned.create(1, 0).await;
         assert_eq!(public(&machines[0]), "198.18.2.11");
         assert_eq!(private(&machines[0]), "198.19.2.11");
     });

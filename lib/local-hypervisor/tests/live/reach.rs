@@ -14,7 +14,7 @@ use std::{
 use keelway_api::Hypervisor;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::setting::{peer, peer_at};
+use crate::owned_fleet::{peer, peer_at};
 
 const PORT: u16 = 20_000;
 

@@ -18,7 +18,7 @@ use rustix::{
 use crate::{
     found::{difference, facts},
     host::on_own_host,
-    setting::{Setting, file_of, named, namespace, peer, runtime, socket},
+    owned_fleet::{OwnedFleet, file_of, named, namespace, peer, runtime, socket},
 };
 
 const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
@@ -26,24 +26,24 @@ const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
 #[test]
 fn a_second_creation_changes_nothing() {
     on_own_host("whole_life::a_second_creation_changes_nothing", async || {
-        let mut setting = Setting::new("twice");
-        setting.request.zones = vec!["a".to_owned(), "b".to_owned()];
-        let first = setting.create(1, 2).await;
+        let mut owned = OwnedFleet::new("twice");
+        owned.request.zones = vec!["a".to_owned(), "b".to_owned()];
+        let first = owned.create(1, 2).await;
         let peers: Vec<i32> = first.iter().map(peer).collect();
-        let before = facts(setting.fleet().name());
+        let before = facts(owned.fleet().name());
 
-        assert_eq!(setting.create(1, 2).await, first);
-        assert_eq!(list(setting.fleet()).unwrap(), first);
-        assert_eq!(fleets().unwrap(), [setting.fleet().clone()]);
-        assert_eq!(difference(&before, &facts(setting.fleet().name())), Vec::<String>::new());
+        assert_eq!(owned.create(1, 2).await, first);
+        assert_eq!(list(owned.fleet()).unwrap(), first);
+        assert_eq!(fleets().unwrap(), [owned.fleet().clone()]);
+        assert_eq!(difference(&before, &facts(owned.fleet().name())), Vec::<String>::new());
 
-        let grown = setting.create(2, 3).await;
+        let grown = owned.create(2, 3).await;
         assert_eq!(grown.len(), 5);
         for (machine, peer_before) in first.iter().zip(peers) {
             assert!(grown.contains(machine));
             assert_eq!(peer(machine), peer_before);
         }
-        assert_eq!(setting.create(0, 0).await, grown);
+        assert_eq!(owned.create(0, 0).await, grown);
         let zones: Vec<_> =
             grown.iter().map(|machine| &machine.metadata.labels.as_ref().unwrap()[ZONE_LABEL]).collect();
         assert_eq!(zones, ["a", "b", "a", "b", "a"]);
@@ -53,10 +53,10 @@ fn a_second_creation_changes_nothing() {
 #[test]
 fn documents_describe_the_machines() {
     on_own_host("whole_life::documents_describe_the_machines", async || {
-        let setting = Setting::new("docs");
-        let machines = setting.create(1, 1).await;
+        let owned = OwnedFleet::new("docs");
+        let machines = owned.create(1, 1).await;
         for machine in &machines {
-            assert_eq!(machine.metadata.labels.as_ref().unwrap()[FLEET_LABEL], setting.fleet().name());
+            assert_eq!(machine.metadata.labels.as_ref().unwrap()[FLEET_LABEL], owned.fleet().name());
             assert!(socket(machine).is_absolute());
             assert!(socket(machine).as_os_str().len() < 100);
         }
@@ -71,8 +71,8 @@ fn documents_describe_the_machines() {
 #[test]
 fn a_machine_is_isolated() {
     on_own_host("whole_life::a_machine_is_isolated", async || {
-        let setting = Setting::new("own");
-        let machines = setting.create(1, 1).await;
+        let owned = OwnedFleet::new("own");
+        let machines = owned.create(1, 1).await;
         let machine = named(&machines, "private-1");
         let kinds = ["net", "mnt", "uts", "cgroup"];
         for kind in kinds {
@@ -85,7 +85,7 @@ fn a_machine_is_isolated() {
 
         let (container, pid) = run_container(machine).await;
         let group = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
-        let expected = format!("/keelway-local/{}/private-1/", setting.fleet().name());
+        let expected = format!("/keelway-local/{}/private-1/", owned.fleet().name());
         assert!(group.lines().all(|line| line.contains(&expected) || line.ends_with(":/")), "{group}");
         let client = runtime(machine);
         let name = client.exec_sync(&container, &words(&[PROGRAM, "print", "hello", "0"]), LIMIT).await.unwrap();
@@ -94,7 +94,7 @@ fn a_machine_is_isolated() {
         let before = peer(machine);
         let namespaces = kinds.map(|kind| namespace(before, kind));
         kill(before);
-        assert_eq!(setting.create(1, 1).await, machines);
+        assert_eq!(owned.create(1, 1).await, machines);
         let after = peer(machine);
         assert_ne!(after, before);
         assert_eq!(kinds.map(|kind| namespace(after, kind)), namespaces);
@@ -110,10 +110,10 @@ fn a_machine_is_isolated() {
 #[test]
 fn destruction_leaves_the_host_as_found() {
     on_own_host("whole_life::destruction_leaves_the_host_as_found", async || {
-        let setting = Setting::new("found");
-        let fleet = setting.fleet().name().to_owned();
+        let owned = OwnedFleet::new("found");
+        let fleet = owned.fleet().name().to_owned();
         let before = facts(&fleet);
-        let machines = setting.create(1, 1).await;
+        let machines = owned.create(1, 1).await;
         for machine in &machines {
             run_container(machine).await;
         }
@@ -121,9 +121,9 @@ fn destruction_leaves_the_host_as_found() {
         for kind in ["mount", "link", "address", "route", "process", "cgroup", "file"] {
             assert!(kinds.iter().any(|fact| fact.starts_with(&format!("+ {kind}"))), "{kind}");
         }
-        setting.destroy().await;
+        owned.destroy().await;
         assert_eq!(difference(&before, &facts(&fleet)), Vec::<String>::new());
-        setting.destroy().await;
+        owned.destroy().await;
         assert_eq!(difference(&before, &facts(&fleet)), Vec::<String>::new());
     });
 }
@@ -132,8 +132,8 @@ fn destruction_leaves_the_host_as_found() {
 #[test]
 fn an_incomplete_fleet_can_be_destroyed() {
     on_own_host("whole_life::an_incomplete_fleet_can_be_destroyed", async || {
-        let setting = Setting::new("half");
-        let fleet = setting.fleet().name().to_owned();
+        let owned = OwnedFleet::new("half");
+        let fleet = owned.fleet().name().to_owned();
         let before = facts(&fleet);
         let losses = [
             "ip link delete $(ip -oneline link | grep -o 'kw[-_][^@: ]*' | head -1)",
@@ -144,12 +144,12 @@ fn an_incomplete_fleet_can_be_destroyed() {
             "rm -r /run/keelway-local/*/private-1/run",
         ];
         for loss in losses {
-            let machines = setting.create(1, 1).await;
+            let machines = owned.create(1, 1).await;
             let (container_pid, containerd) = (run_container(&machines[1]).await.1, peer(&machines[1]));
             kill(containerd);
             let status = Command::new("sh").args(["-ec", loss]).status().unwrap();
             assert!(status.success(), "{loss}");
-            setting.destroy().await;
+            owned.destroy().await;
             assert_eq!(difference(&before, &facts(&fleet)), Vec::<String>::new(), "{loss}, container {container_pid}");
         }
     });
@@ -159,8 +159,8 @@ fn an_incomplete_fleet_can_be_destroyed() {
 #[test]
 fn a_fleet_comes_back_after_a_reboot() {
     on_own_host("whole_life::a_fleet_comes_back_after_a_reboot", async || {
-        let setting = Setting::new("boot");
-        let machines = setting.create(1, 1).await;
+        let owned = OwnedFleet::new("boot");
+        let machines = owned.create(1, 1).await;
         let marker = file_of(&machines[1], "/var/lib/keelway-marker");
         fs::write(&marker, "here").unwrap();
         for machine in &machines {
@@ -171,7 +171,7 @@ fn a_fleet_comes_back_after_a_reboot() {
             rm -r /run/keelway-local";
         assert!(Command::new("sh").args(["-ec", wipe]).status().unwrap().success());
 
-        assert_eq!(setting.create(1, 1).await, machines);
+        assert_eq!(owned.create(1, 1).await, machines);
         assert_eq!(fs::read_to_string(file_of(&machines[1], "/var/lib/keelway-marker")).unwrap(), "here");
     });
 }
@@ -182,11 +182,11 @@ fn a_killed_creation_can_be_continued() {
     const KILL_AT: &str = "KEELWAY_TEST_KILL_AT";
     const NAME: &str = "whole_life::a_killed_creation_can_be_continued";
     on_own_host(NAME, async || {
-        let setting = Setting::new("killed");
+        let owned = OwnedFleet::new("killed");
         if let Ok(number) = env::var(KILL_AT) {
-            return setting.create_until_killed(number.parse().unwrap()).await;
+            return owned.create_until_killed(number.parse().unwrap()).await;
         }
-        let before = facts(setting.fleet().name());
+        let before = facts(owned.fleet().name());
         let mut steps = 0;
         loop {
             let mut victim = Command::new(env::current_exe().unwrap());
@@ -196,12 +196,12 @@ fn a_killed_creation_can_be_continued() {
                 break;
             }
             assert_eq!(output.status.signal(), Some(9), "{}", String::from_utf8_lossy(&output.stdout));
-            let machines = setting.create(1, 1).await;
+            let machines = owned.create(1, 1).await;
             for machine in &machines {
                 assert!(runtime(machine).version().await.is_ok());
             }
-            setting.destroy().await;
-            assert_eq!(difference(&before, &facts(setting.fleet().name())), Vec::<String>::new(), "step {steps}");
+            owned.destroy().await;
+            assert_eq!(difference(&before, &facts(owned.fleet().name())), Vec::<String>::new(), "step {steps}");
             steps += 1;
         }
         assert_eq!(steps, 7);
@@ -211,26 +211,26 @@ fn a_killed_creation_can_be_continued() {
 #[test]
 fn a_failed_creation_is_undone() {
     on_own_host("whole_life::a_failed_creation_is_undone", async || {
-        let mut setting = Setting::new("undo");
-        let fleet = setting.fleet().name().to_owned();
+        let mut owned = OwnedFleet::new("undo");
+        let fleet = owned.fleet().name().to_owned();
         let nothing = facts(&fleet);
-        let working = setting.request.launcher.clone();
-        setting.request.launcher = Launcher {
+        let working = owned.request.launcher.clone();
+        owned.request.launcher = Launcher {
             program: "/bin/sh".into(),
             arguments: words(&["-c", "echo the disk is on fire; exit 3"]).iter().map(Into::into).collect(),
         };
-        let error = setting.try_create(1, 1).await.unwrap_err();
+        let error = owned.try_create(1, 1).await.unwrap_err();
         assert!(matches!(error, LocalHypervisorError::Ended { .. }), "{error:?}");
         assert!(error.to_string().contains("the disk is on fire"), "{error}");
         assert_eq!(difference(&nothing, &facts(&fleet)), Vec::<String>::new());
 
-        let failing = std::mem::replace(&mut setting.request.launcher, working);
-        let machines = setting.create(1, 0).await;
+        let failing = std::mem::replace(&mut owned.request.launcher, working);
+        let machines = owned.create(1, 0).await;
         let one = facts(&fleet);
-        setting.request.launcher = failing;
-        setting.try_create(1, 1).await.unwrap_err();
+        owned.request.launcher = failing;
+        owned.try_create(1, 1).await.unwrap_err();
         assert_eq!(difference(&one, &facts(&fleet)), Vec::<String>::new());
-        assert_eq!(list(setting.fleet()).unwrap(), machines);
+        assert_eq!(list(owned.fleet()).unwrap(), machines);
         assert_eq!(runtime(&machines[0]).version().await.unwrap().runtime, "containerd");
     });
 }
@@ -238,24 +238,24 @@ fn a_failed_creation_is_undone() {
 #[test]
 fn documents_name_the_machines_to_remove() {
     on_own_host("whole_life::documents_name_the_machines_to_remove", async || {
-        let setting = Setting::new("some");
-        let before = facts(setting.fleet().name());
-        let mut machines = setting.create(1, 2).await;
+        let owned = OwnedFleet::new("some");
+        let before = facts(owned.fleet().name());
+        let mut machines = owned.create(1, 2).await;
         let gone = machines.remove(1);
         destroy_machines(std::slice::from_ref(&gone), &|_| {}).await.unwrap();
         assert!(!socket(&gone).exists());
-        assert_eq!(list(setting.fleet()).unwrap(), machines);
+        assert_eq!(list(owned.fleet()).unwrap(), machines);
         machines.iter().map(peer).for_each(drop);
 
         let mut foreign: Hypervisor = machines[0].clone();
         foreign.metadata.labels = Some(BTreeMap::new());
         let error = destroy_machines(&[machines[0].clone(), foreign], &|_| {}).await.unwrap_err();
         assert!(matches!(error, LocalHypervisorError::NotLocal { .. }), "{error:?}");
-        assert_eq!(list(setting.fleet()).unwrap(), machines);
+        assert_eq!(list(owned.fleet()).unwrap(), machines);
 
         machines.push(gone);
         destroy_machines(&machines, &|_| {}).await.unwrap();
-        assert_eq!(difference(&before, &facts(setting.fleet().name())), Vec::<String>::new());
+        assert_eq!(difference(&before, &facts(owned.fleet().name())), Vec::<String>::new());
     });
 }
 

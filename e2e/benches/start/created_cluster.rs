@@ -12,9 +12,9 @@ use keelway_e2e::{FinishedCommand, Keelway, control_plane::ingress_of, deadline,
 use crate::plain::ready;
 
 /// A cluster that was just created.
-pub(crate) struct Born {
+pub(crate) struct CreatedCluster {
     /// The result of `reconcile`.
-    pub(crate) ran: FinishedCommand,
+    pub(crate) finished: FinishedCommand,
     /// The time from the start of `reconcile` to a successful response of `/readyz` through the ingress.
     pub(crate) took: Duration,
     /// When that response arrived.
@@ -22,7 +22,7 @@ pub(crate) struct Born {
 }
 
 /// Runs `reconcile` until it exits.
-pub(crate) fn born(keelway: &Keelway, wanted: &[u8]) -> Born {
+pub(crate) fn create_cluster(keelway: &Keelway, wanted: &[u8]) -> CreatedCluster {
     let started = Instant::now();
     let reconcile = keelway.start(&["reconcile"], wanted);
     // The endpoint of the ingress and the certificate authority are in the documents that `reconcile` saves while it runs.
@@ -30,7 +30,7 @@ pub(crate) fn born(keelway: &Keelway, wanted: &[u8]) -> Born {
     deadline::until("the documents are kept", deadline::READ, || kept.exists());
     let (readyz, ingress) = entrance(&fs::read(&kept).unwrap());
     let ready = ready(&readyz, ingress);
-    Born { ran: keelway.end(reconcile).succeeded(), took: ready - started, ready }
+    CreatedCluster { finished: keelway.end(reconcile).succeeded(), took: ready - started, ready }
 }
 
 /// Returns the client and the endpoint of the ingress. The first documents that are saved already place all components and contain all keys.

@@ -1,4 +1,4 @@
-//! A fleet for a test.
+//! A fleet that belongs to one test.
 
 use std::{
     env, fs,
@@ -21,11 +21,11 @@ use rustix::{
 use crate::host::outer_pid;
 
 /// A fleet. It is destroyed on drop, with its cgroups, which the hosts of tests share.
-pub(crate) struct Setting {
+pub(crate) struct OwnedFleet {
     pub(crate) request: CreateRequest,
 }
 
-impl Setting {
+impl OwnedFleet {
     /// `tag` is short, and no other test uses it.
     pub(crate) fn new(tag: &str) -> Self {
         let fleet = Fleet::new(format!("{tag}-{}", outer_pid())).unwrap();
@@ -72,7 +72,7 @@ impl Setting {
     }
 }
 
-impl Drop for Setting {
+impl Drop for OwnedFleet {
     fn drop(&mut self) {
         let fleet = self.fleet().clone();
         let removal = std::thread::spawn(move || {
