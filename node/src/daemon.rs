@@ -107,7 +107,7 @@ pub enum DaemonError {
 /// The state that the daemon has read so far. Tasks watch each part of it.
 struct DaemonState {
     known: watch::Sender<TrustedInformation>,
-    given: watch::Sender<PeerAssignment>,
+    assignment: watch::Sender<PeerAssignment>,
     templates: watch::Sender<Option<BTreeMap<String, String>>>,
     tunnels: watch::Sender<Vec<TunnelStatus>>,
     gateways: watch::Sender<Vec<GatewayLink>>,
@@ -128,7 +128,7 @@ struct DaemonState {
 
 impl DaemonState {
     fn pod_probe_facts(&self) -> PodProbeFacts<'_> {
-        PodProbeFacts { known: &self.known, given: &self.given, tunnels: &self.tunnels }
+        PodProbeFacts { known: &self.known, assignment: &self.assignment, tunnels: &self.tunnels }
     }
 }
 
@@ -150,7 +150,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
     let options = layout.read_options()?.ok_or_else(|| not_joined(&layout.options()))?;
     lock(&layout).await?;
     let known = TrustedInformation::load(&layout)?.ok_or_else(|| not_joined(&layout.information()))?;
-    let given = files::read_json::<PeerAssignment>(&layout.peer())?.ok_or_else(|| not_joined(&layout.peer()))?;
+    let assignment = files::read_json::<PeerAssignment>(&layout.peer())?.ok_or_else(|| not_joined(&layout.peer()))?;
     let key = peer::load_key(&layout)?.ok_or_else(|| not_joined(&layout.wireguard_key()))?;
     let proxies = options.proxies()?;
     let runtime = facts::client(&options.containerd_socket).map_err(DaemonError::Runtime)?;
@@ -158,7 +158,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
     raise_files();
     let direct_paths = DirectPaths::new(key.clone(), Instant::now());
     let mut tunnels = WorkerTunnels::new(key, proxies.clone());
-    tunnels.set_desired(&known, &given);
+    tunnels.set_desired(&known, &assignment);
     let balancer = Balancer::new(&known.authorities, proxies.clone()).map_err(DaemonError::Authorities)?;
     let listeners = listen(&known)?;
     balancer.set(&ingresses(&known), &known.authorities).map_err(DaemonError::Authorities)?;
@@ -169,12 +169,12 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
     }
     // The kubelet starts first, because its start takes the longest. It needs the addresses and the API only later.
     let kubelet = Kubelet { layout: layout.clone(), options: options.clone(), runtime: runtime.clone() };
-    let first = kubelet.begin(&known, &given).await;
+    let first = kubelet.begin(&known, &assignment).await;
     tracing::info!(node = options.name, "up");
 
     let facts = DaemonState {
         known: watch::Sender::new(known),
-        given: watch::Sender::new(given),
+        assignment: watch::Sender::new(assignment),
         templates: watch::Sender::new(None),
         tunnels: watch::Sender::default(),
         gateways: watch::Sender::default(),
@@ -189,7 +189,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         pod_probe_failures: watch::Sender::default(),
     };
     let daemon = Daemon { layout, options, facts, balancer, proxies, client: Mutex::default() };
-    let (known, given) = (daemon.facts.known.subscribe(), daemon.facts.given.subscribe());
+    let (known, assignment) = (daemon.facts.known.subscribe(), daemon.facts.assignment.subscribe());
     select! {
         () = daemon.keep_tunnels(tunnels) => {}
         () = direct_paths.keep(|| daemon.direct_path_inputs(), &daemon.facts.direct_paths) => {}
@@ -199,15 +199,15 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         () = daemon.keep_balancer() => {}
         () = daemon.keep_firewall() => {}
         () = reachable::follow_pod_ports(&daemon.facts.pod_ports) => {}
-        () = foreign_drops::follow(&daemon.facts.known, &daemon.facts.given, &daemon.facts.foreign_drops) => {}
+        () = foreign_drops::follow(&daemon.facts.known, &daemon.facts.assignment, &daemon.facts.foreign_drops) => {}
         () = pod_probe::follow(daemon.facts.pod_probe_facts(), &daemon.facts.pod_probe_failures) => {}
-        () = range_clashes::follow(&daemon.facts.known, &daemon.facts.given, &daemon.facts.range_clashes) => {}
+        () = range_clashes::follow(&daemon.facts.known, &daemon.facts.assignment, &daemon.facts.range_clashes) => {}
         () = daemon.keep_given() => {}
         () = daemon.keep_cni(&runtime) => {}
         () = daemon.check_pod_network(&runtime) => {}
         () = daemon.read_cluster() => {}
         () = daemon.keep_identity() => {}
-        () = kubelet.supervise(first, known, given, daemon.facts.kubelet.clone()) => {}
+        () = kubelet.supervise(first, known, assignment, daemon.facts.kubelet.clone()) => {}
         () = status::serve(questions, || daemon.status()) => {}
         () = status::serve_metrics(scrapes, || daemon.status()) => {}
         () = stop => {}
@@ -223,9 +223,9 @@ async fn lock(layout: &Layout) -> Result<(), DaemonError> {
     let path = layout.daemon_process();
     let file = fs::File::options().create(true).append(true).open(path.with_extension("lock"));
     let file = file.map_err(NodeFileError::new("open", &path))?;
-    let (told, locked) = oneshot::channel();
+    let (sender, locked) = oneshot::channel();
     // A thread of its own, because a daemon that gives up must not wait for it.
-    std::thread::spawn(move || told.send(flock(&file, FlockOperation::LockExclusive).map(|()| file)));
+    std::thread::spawn(move || sender.send(flock(&file, FlockOperation::LockExclusive).map(|()| file)));
     let Ok(Ok(Ok(held))) = timeout(LOCK, locked).await else {
         return Err(DaemonError::Running(layout.root().display().to_string()));
     };
@@ -273,7 +273,7 @@ fn notify_systemd() {
 impl Daemon {
     /// Creates tunnels, checks gateways, and follows changes of both in the cluster.
     async fn keep_tunnels(&self, mut tunnels: WorkerTunnels) {
-        let (mut known, mut given) = (self.facts.known.subscribe(), self.facts.given.subscribe());
+        let (mut known, mut assignment) = (self.facts.known.subscribe(), self.facts.assignment.subscribe());
         // The kernel takes a while to create an interface, and the kubelet may already need the API.
         let made = tokio::task::spawn_blocking(move || {
             WorkerTunnels::clear_left();
@@ -294,7 +294,7 @@ impl Daemon {
                 }
                 _ = repairs.tick() => tunnels.converge(),
                 Ok(()) = known.changed() => self.set_tunnels(&mut tunnels),
-                Ok(()) = given.changed() => self.set_tunnels(&mut tunnels),
+                Ok(()) = assignment.changed() => self.set_tunnels(&mut tunnels),
             }
             self.publish_tunnels(&mut tunnels);
         }
@@ -308,7 +308,7 @@ impl Daemon {
     fn direct_path_inputs(&self) -> DirectPathInputs {
         DirectPathInputs {
             cluster: self.facts.known.borrow().cluster.clone(),
-            given: self.facts.given.borrow().clone(),
+            assignment: self.facts.assignment.borrow().clone(),
             gateways: self.facts.gateways.borrow().clone(),
         }
     }
@@ -357,8 +357,8 @@ impl Daemon {
     }
 
     fn set_tunnels(&self, tunnels: &mut WorkerTunnels) {
-        let (known, given) = (self.facts.known.borrow().clone(), self.facts.given.borrow().clone());
-        tunnels.set(&known, &given);
+        let (known, assignment) = (self.facts.known.borrow().clone(), self.facts.assignment.borrow().clone());
+        tunnels.set(&known, &assignment);
     }
 
     /// Keeps the kernel's settings as a worker needs them, also after another program changed them.
@@ -421,7 +421,7 @@ impl Daemon {
     }
 
     async fn keep_firewall(&self) {
-        let (mut known, mut given) = (self.facts.known.subscribe(), self.facts.given.subscribe());
+        let (mut known, mut assignment) = (self.facts.known.subscribe(), self.facts.assignment.subscribe());
         let mut ports = self.facts.pod_ports.subscribe();
         let mut repairs = every(REPAIR_EVERY);
         repairs.reset();
@@ -438,23 +438,23 @@ impl Daemon {
                 _ = repairs.tick() => {}
                 Ok(()) = ports.changed() => {}
                 Ok(()) = known.changed() => {}
-                Ok(()) = given.changed() => {}
+                Ok(()) = assignment.changed() => {}
                 else => return,
             }
         }
     }
 
     fn firewall(&self) -> FirewallConfig {
-        let (cluster, given) = (self.facts.known.borrow().cluster.clone(), self.facts.given.borrow().clone());
+        let (cluster, assignment) = (self.facts.known.borrow().cluster.clone(), self.facts.assignment.borrow().clone());
         let pod_ports = self.facts.pod_ports.borrow();
-        reachable::desired_firewall(cluster, given, &self.options.open_ports, &pod_ports, facts::uplinks)
+        reachable::desired_firewall(cluster, assignment, &self.options.open_ports, &pod_ports, facts::uplinks)
     }
 
     /// Stores the worker's addresses and ranges for the next start, in the background.
     async fn keep_given(&self) {
-        let mut given = self.facts.given.subscribe();
-        while given.changed().await.is_ok() {
-            let (path, now) = (self.layout.peer(), given.borrow_and_update().clone());
+        let mut assignment = self.facts.assignment.subscribe();
+        while assignment.changed().await.is_ok() {
+            let (path, now) = (self.layout.peer(), assignment.borrow_and_update().clone());
             let kept = tokio::task::spawn_blocking(move || files::write_json(&path, &now)).await;
             if let Ok(Err(error)) = kept {
                 tracing::error!("cannot store the worker's addresses: {}", ErrorChain(&error));
@@ -464,13 +464,13 @@ impl Daemon {
 
     async fn keep_cni(&self, runtime: &CriRuntime) {
         let directory = image::settings(runtime).await.directories(&self.options).configuration;
-        let (mut templates, mut given) = (self.facts.templates.subscribe(), self.facts.given.subscribe());
+        let (mut templates, mut assignment) = (self.facts.templates.subscribe(), self.facts.assignment.subscribe());
         let mut known = self.facts.known.subscribe();
         loop {
             let is_wanted = known.borrow_and_update().cluster.cni.enabled;
             let now = templates.borrow_and_update().clone();
             let now = if is_wanted { now } else { Some(BTreeMap::new()) };
-            let ranges = given.borrow_and_update().pod_cidrs.clone();
+            let ranges = assignment.borrow_and_update().pod_cidrs.clone();
             if let Some(now) = now
                 && let Err(error) = cni::apply(&self.layout, &directory, &now, &ranges)
             {
@@ -479,7 +479,7 @@ impl Daemon {
             select! {
                 Ok(()) = known.changed() => {}
                 Ok(()) = templates.changed() => {}
-                Ok(()) = given.changed() => {}
+                Ok(()) = assignment.changed() => {}
                 else => return,
             }
         }
@@ -497,7 +497,7 @@ impl Daemon {
                 let left = former_ranges::leave(runtime, &self.pod_ranges(), &seen.bridge).await;
                 log_once(&mut last, "pods keep addresses of a former range", left);
             }
-            let found = seen.map(|seen| checks::pod_network(&seen, &self.facts.given.borrow().pod_cidrs));
+            let found = seen.map(|seen| checks::pod_network(&seen, &self.facts.assignment.borrow().pod_cidrs));
             let found: Vec<String> =
                 found.into_iter().flatten().map(|fault| format!("{}; {}", fault.problem, fault.help)).collect();
             replace_findings(&self.facts.conflicts, found, |conflict| {
@@ -508,7 +508,7 @@ impl Daemon {
 
     fn pod_ranges(&self) -> PodRanges {
         let of_cluster = self.facts.known.borrow().cluster.pod_cidrs.clone();
-        PodRanges { of_cluster, own: self.facts.given.borrow().pod_cidrs.clone() }
+        PodRanges { of_cluster, own: self.facts.assignment.borrow().pod_cidrs.clone() }
     }
 
     /// Watches the objects that the cluster has for this worker.
@@ -563,7 +563,7 @@ impl Daemon {
 
     /// Watches one object, with the current certificate. It logs an interruption once, and the expiry of the certificate once, too.
     async fn read(&self, what: &str, follow: impl AsyncFn(Client) -> Result<Option<()>, ApiError>) {
-        let mut told = None;
+        let mut logged = None;
         loop {
             let began = Instant::now();
             let ended = match self.client() {
@@ -571,10 +571,10 @@ impl Daemon {
                 Err(error) => Err(error),
             };
             match ended {
-                Ok(()) => told = None,
+                Ok(()) => logged = None,
                 Err(error) => {
                     let has_ended = matches!(error, ApiError::NoIdentity);
-                    if told.replace(has_ended) != Some(has_ended) {
+                    if logged.replace(has_ended) != Some(has_ended) {
                         tracing::warn!(what, "cannot read from the cluster: {}", ErrorChain(&error));
                     }
                 }
@@ -652,16 +652,16 @@ impl Daemon {
             tracing::error!("the cluster no longer has a WireGuardPeer for this worker: the worker was evicted");
             return None;
         };
-        let given = PeerAssignment::of(&peer);
-        if given.addresses.is_empty() || *self.facts.given.borrow() == given {
+        let assignment = PeerAssignment::of(&peer);
+        if assignment.addresses.is_empty() || *self.facts.assignment.borrow() == assignment {
             return None;
         }
-        self.facts.given.send_replace(given);
+        self.facts.assignment.send_replace(assignment);
         None
     }
 
     fn status(&self) -> WorkerStatus {
-        let given = self.facts.given.borrow().clone();
+        let assignment = self.facts.assignment.borrow().clone();
         let dates = [("client", certificate::CLIENT), ("serving", certificate::SERVING)];
         let certificates = dates.into_iter().filter_map(|(name, file)| {
             let validity = certificate::validity(&self.layout, file)?;
@@ -673,8 +673,8 @@ impl Daemon {
             version: self.facts.known.borrow().cluster.version.clone(),
             pid: std::process::id(),
             resident_kib: status::resident_kib(),
-            addresses: given.addresses.iter().map(ToString::to_string).collect(),
-            pod_cidrs: given.pod_cidrs.iter().map(ToString::to_string).collect(),
+            addresses: assignment.addresses.iter().map(ToString::to_string).collect(),
+            pod_cidrs: assignment.pod_cidrs.iter().map(ToString::to_string).collect(),
             tunnels: self.facts.tunnels.borrow().clone(),
             direct_paths: self.facts.direct_paths.borrow().clone(),
             ingresses: self.balancer.status(),

@@ -76,7 +76,7 @@ pub struct DirectPathStatus {
 #[derive(Debug, Clone)]
 pub(crate) struct DirectPathInputs {
     pub(crate) cluster: ClusterInformation,
-    pub(crate) given: PeerAssignment,
+    pub(crate) assignment: PeerAssignment,
     pub(crate) gateways: Vec<GatewayLink>,
 }
 
@@ -189,7 +189,7 @@ impl DirectPaths {
             self.paths.clear();
             self.device = Some(DirectDevice::open(&self.key, port, inputs.cluster.vpn_mtu)?);
         }
-        DirectDevice::settle(&inputs.cluster, &inputs.given)
+        DirectDevice::settle(&inputs.cluster, &inputs.assignment)
     }
 
     /// Opens a socket in each tunnel and in the direct device, and closes those of interfaces that are gone.
@@ -213,13 +213,13 @@ impl DirectPaths {
 
     fn wanted_sockets(&self, inputs: &DirectPathInputs) -> BTreeMap<LinkMark, (BoundInterface, SocketAddr)> {
         let of_gateways = inputs.gateways.iter().filter_map(|gateway| {
-            let (_, own) = ends(gateway, &inputs.given)?;
+            let (_, own) = ends(gateway, &inputs.assignment)?;
             let interface = BoundInterface { name: gateway.interface.clone(), index: gateway.index };
             Some((LinkMark::Gateway(gateway.key), (interface, SocketAddr::new(own, INTRODUCTION_PORT))))
         });
         let of_peers = self.device.iter().flat_map(|device| {
             let at = |own: &IpAddr| (LinkMark::Peers(*own), (device.interface(), SocketAddr::new(*own, PROBE_PORT)));
-            inputs.given.addresses.iter().map(at)
+            inputs.assignment.addresses.iter().map(at)
         });
         of_gateways.chain(of_peers).collect()
     }
@@ -231,7 +231,7 @@ impl DirectPaths {
         let kept = self.paths.iter().filter(|(_, path)| path.state.hears(now)).map(|(key, _)| *key).collect();
         let request = IntroductionRequest { port: device.port, addresses: own_addresses(inputs), kept }.encode();
         for gateway in &inputs.gateways {
-            if let Some((to, _)) = ends(gateway, &inputs.given)
+            if let Some((to, _)) = ends(gateway, &inputs.assignment)
                 && let Some(socket) = self.sockets.get(&LinkMark::Gateway(gateway.key))
             {
                 socket.send(&request, to);
@@ -242,7 +242,7 @@ impl DirectPaths {
     /// Adopts the peers to which gateways introduce this worker, as far as they are allowed.
     fn admit(&mut self, inputs: &DirectPathInputs, now: Instant) {
         self.introduced.retain(|key| inputs.gateways.iter().any(|gateway| gateway.key == *key));
-        let bounds = IntroductionBounds::new(self.key.public(), &inputs.cluster, &inputs.given, &inputs.gateways);
+        let bounds = IntroductionBounds::new(self.key.public(), &inputs.cluster, &inputs.assignment, &inputs.gateways);
         let (peers, refused) = bounds.admit_all(&self.introduced.current());
         for (key, refusal) in refused.iter().filter(|(key, refusal)| self.refused.get(*key) != Some(*refusal)) {
             tracing::warn!(peer = %key, "refused an introduction: {refusal}");
@@ -291,7 +291,7 @@ impl DirectPaths {
             ..PeerConfig::new(*key)
         });
         // Routes of lost paths go, even if peers cannot be set.
-        let outcome = device.set_routes(&routes, &inputs.given);
+        let outcome = device.set_routes(&routes, &inputs.assignment);
         device.set_peers(peers.collect(), anew).and(outcome)
     }
 
@@ -372,8 +372,8 @@ impl DirectPath {
 }
 
 /// Returns the addresses of a gateway and of this worker inside the tunnel between them.
-fn ends(gateway: &GatewayLink, given: &PeerAssignment) -> Option<(IpAddr, IpAddr)> {
-    gateway.addresses.iter().find_map(|to| Some((*to, given.address(to.is_ipv4())?)))
+fn ends(gateway: &GatewayLink, assignment: &PeerAssignment) -> Option<(IpAddr, IpAddr)> {
+    gateway.addresses.iter().find_map(|to| Some((*to, assignment.address(to.is_ipv4())?)))
 }
 
 /// Returns this worker's addresses outside the cluster's networks, those of uplinks first.

@@ -107,13 +107,17 @@ const TO_API: &str = "from pods to the API";
 
 /// Returns packets that a worker of this cluster depends on, of each address family of its pods. If the cluster has its own CNI plugins, their
 /// interfaces are not known.
-fn needed_packets(cluster: &ClusterInformation, given: &PeerAssignment, uplink: Option<&str>) -> Vec<NeededPacket> {
+fn needed_packets(
+    cluster: &ClusterInformation,
+    assignment: &PeerAssignment,
+    uplink: Option<&str>,
+) -> Vec<NeededPacket> {
     let mut packets = Vec::new();
     for vpn in &cluster.vpn_cidrs {
         let is_v4 = vpn.addr().is_ipv4();
         let pods = cluster.pod_cidrs.iter().find(|range| range.addr().is_ipv4() == is_v4);
-        let own_pods = given.pod_cidrs.iter().find(|range| range.addr().is_ipv4() == is_v4).or(pods);
-        let worker = given.address(is_v4).unwrap_or_else(|| address(vpn, 17));
+        let own_pods = assignment.pod_cidrs.iter().find(|range| range.addr().is_ipv4() == is_v4).or(pods);
+        let worker = assignment.address(is_v4).unwrap_or_else(|| address(vpn, 17));
         let tunnel = format!("{}0", tunnels::INTERFACE);
         let mut need = |what, (input, output): (&str, &str), (source, destination), port, cuts_off| {
             let way = if output.is_empty() { ProbeWay::Delivered } else { ProbeWay::Forwarded };
@@ -191,14 +195,14 @@ struct ObservedDrops {
 }
 
 /// Accepts the worker's packets where that is enough, and returns what other firewalls drop nevertheless. `None`: the rules changed meanwhile.
-fn repair(cluster: &ClusterInformation, given: &PeerAssignment) -> Result<Option<ObservedDrops>, FirewallError> {
+fn repair(cluster: &ClusterInformation, assignment: &PeerAssignment) -> Result<Option<ObservedDrops>, FirewallError> {
     let Some(mut rules) = ForeignRules::read()? else { return Ok(None) };
     if cluster.cni.enabled && rules.admit_in_docker(&own_interfaces())? {
         tracing::info!("accepted the worker's packets in the chain DOCKER-USER");
         let Some(after) = ForeignRules::read()? else { return Ok(None) };
         rules = after;
     }
-    let needed = needed_packets(cluster, given, facts::uplinks().first().map(String::as_str));
+    let needed = needed_packets(cluster, assignment, facts::uplinks().first().map(String::as_str));
     Ok(Some(ObservedDrops { drops: drops(&rules, &needed), has_unlisted: rules.has_unlisted }))
 }
 
@@ -208,7 +212,7 @@ struct RulesFacts {
     generation: Option<u32>,
     legacy: LegacyTables,
     cluster: ClusterInformation,
-    given: PeerAssignment,
+    assignment: PeerAssignment,
 }
 
 impl RulesFacts {
@@ -221,7 +225,7 @@ impl RulesFacts {
 /// Repairs and reports after each change of the rules or the cluster.
 pub(crate) async fn follow(
     known: &watch::Sender<TrustedInformation>,
-    given: &watch::Sender<PeerAssignment>,
+    assignment: &watch::Sender<PeerAssignment>,
     found: &watch::Sender<Vec<ForeignDrop>>,
 ) {
     let mut turns = interval(LOOK_EVERY);
@@ -233,13 +237,13 @@ pub(crate) async fn follow(
             generation: firewall::generation(),
             legacy: LegacyTables::observe(),
             cluster: known.borrow().cluster.clone(),
-            given: given.borrow().clone(),
+            assignment: assignment.borrow().clone(),
         };
         if last.as_ref().is_some_and(|(before, at)| now.is_settled(before, Instant::now().duration_since(*at))) {
             continue;
         }
         let (looked, facts) = (Instant::now(), now.clone());
-        let Ok(observed) = spawn_blocking(move || repair(&facts.cluster, &facts.given)).await else { return };
+        let Ok(observed) = spawn_blocking(move || repair(&facts.cluster, &facts.assignment)).await else { return };
         let observed = observed.map(|observed| {
             let Some(observed) = observed else { return };
             replace_findings(found, observed.drops, log);
@@ -273,8 +277,9 @@ mod tests {
         let mut cluster = crate::samples::cluster();
         cluster.vpn_cidrs.push("fd00:80::/64".parse().unwrap());
         cluster.pod_cidrs.push("fd00:81::/56".parse().unwrap());
-        let given = PeerAssignment { addresses: vec!["100.80.0.19".parse().unwrap()], ..PeerAssignment::default() };
-        let needed = needed_packets(&cluster, &given, Some("eth0"));
+        let assignment =
+            PeerAssignment { addresses: vec!["100.80.0.19".parse().unwrap()], ..PeerAssignment::default() };
+        let needed = needed_packets(&cluster, &assignment, Some("eth0"));
         let v4: Vec<String> = needed
             .iter()
             .map(|needed| &needed.packet)
@@ -294,7 +299,7 @@ mod tests {
         assert_eq!(needed.len(), 9, "the API has no address of IPv6 here");
         assert!(needed.iter().all(|needed| needed.cuts_off == (needed.packet.what != TO_INTERNET)));
         cluster.cni.enabled = false;
-        assert_eq!(needed_packets(&cluster, &given, Some("eth0")).len(), 2);
+        assert_eq!(needed_packets(&cluster, &assignment, Some("eth0")).len(), 2);
     }
 
     #[test]
@@ -303,7 +308,7 @@ mod tests {
             generation: Some(1),
             legacy,
             cluster: crate::samples::cluster(),
-            given: PeerAssignment::default(),
+            assignment: PeerAssignment::default(),
         };
         let (without, with) = (facts(LegacyTables::default()), facts(LegacyTables::of(["filter\n", ""])));
         assert!(without.is_settled(&without, Duration::from_secs(3600)));

@@ -230,7 +230,11 @@ fn endpoints(errors: &[(SocketAddr, EndpointError)]) -> String {
 
 /// Joins the cluster. Returns the Node's name once it is ready or, with [`DaemonMode::None`], once the caller can start the daemon. It changes the
 /// umask of this process.
-pub async fn join(options: &JoinOptions, token: &JoinToken, told: impl FnMut(&JoinStep)) -> Result<String, JoinError> {
+pub async fn join(
+    options: &JoinOptions,
+    token: &JoinToken,
+    on_step: impl FnMut(&JoinStep),
+) -> Result<String, JoinError> {
     process::set_umask();
     let mut options = options.clone();
     // Only root can read what an earlier join stored. `check_machine` reports a missing privilege with all other faults.
@@ -238,7 +242,7 @@ pub async fn join(options: &JoinOptions, token: &JoinToken, told: impl FnMut(&Jo
         options.node.keep_proxy(&options.layout)?;
     }
     let mut aside = JoinSet::new();
-    let outcome = join_with(&options, token, told, &mut aside).await;
+    let outcome = join_with(&options, token, on_step, &mut aside).await;
     while aside.join_next().await.is_some() {}
     outcome
 }
@@ -247,7 +251,7 @@ pub async fn join(options: &JoinOptions, token: &JoinToken, told: impl FnMut(&Jo
 async fn join_with(
     options: &JoinOptions,
     token: &JoinToken,
-    mut told: impl FnMut(&JoinStep),
+    mut on_step: impl FnMut(&JoinStep),
     aside: &mut JoinSet<()>,
 ) -> Result<String, JoinError> {
     let node = &options.node;
@@ -255,23 +259,23 @@ async fn join_with(
     check_name(&node.name, "")?;
     check_earlier(options, token)?;
     let proxies = node.proxies()?;
-    told(&JoinStep::Check);
+    on_step(&JoinStep::Check);
     // Both run concurrently, but faults of the machine are reported first.
     let trusted = match select(pin!(check_machine(options)), pin!(trust(token, &proxies))).await {
         Either::Left((checked, trusted)) => {
             checked?;
-            told(&JoinStep::Trust);
+            on_step(&JoinStep::Trust);
             trusted.await?
         }
         Either::Right((trusted, checked)) => {
             checked.await?;
-            told(&JoinStep::Trust);
+            on_step(&JoinStep::Trust);
             trusted?
         }
     };
     let bearer = bearer(token, &trusted, &proxies)?;
     let runtime = facts::client(&node.containerd_socket).map_err(JoinError::Runtime)?;
-    let (known, seen) = try_join!(fetch_information(bearer.clone(), &mut told), take_baseline(options, &runtime))?;
+    let (known, seen) = try_join!(fetch_information(bearer.clone(), &mut on_step), take_baseline(options, &runtime))?;
     check_name(&node.name, &known.cluster.dns_domain)?;
     check_cluster(options, &runtime, &known).await?;
     let of_cluster = fetch_registry_config(&bearer, &known).await?;
@@ -283,8 +287,8 @@ async fn join_with(
     // From here on, the machine is changed.
     prepare(options, &known, seen.as_ref())?;
     store_registry_config(options, of_cluster.as_ref())?;
-    told(&JoinStep::Programs(image.clone()));
-    told(&JoinStep::Certificate);
+    on_step(&JoinStep::Programs(image.clone()));
+    on_step(&JoinStep::Certificate);
     // Both run concurrently. If one fails, the other one still completes.
     let (client, programs) = tokio::join!(
         be_known(options, bearer, &trusted, &known, &proxies),
@@ -301,7 +305,7 @@ async fn join_with(
     programs?;
     // The daemon repeats this. Here, a failure is reported.
     sysctl::set(&options.layout, known.has_ipv6())?;
-    told(&JoinStep::Start(node.service));
+    on_step(&JoinStep::Start(node.service));
     // A detached daemon that runs would keep its options.
     if let Some(before) = before.filter(|before| *before != *node) {
         service::stop(before.service, &options.layout).await?;
@@ -310,7 +314,7 @@ async fn join_with(
     let program = installation.as_ref().map_or(options.program.as_path(), ProgramInstallation::target);
     let daemon = service::start(node.service, program, &options.layout)?;
     if node.service != DaemonMode::None {
-        told(&JoinStep::Wait(node.name.clone()));
+        on_step(&JoinStep::Wait(node.name.clone()));
         tokio::select! {
             ready = wait(options, client, known.cluster.cni.enabled) => ready?,
             how = daemon.ended() => {
@@ -385,7 +389,10 @@ fn bearer(token: &JoinToken, trusted: &TrustedEndpoint, proxies: &HttpProxies) -
 
 /// Reads the cluster's information with the token. Status 401 means that the token has expired or was revoked. A new cluster may accept the
 /// token before the token may read the information (403), or before the information exists (404).
-async fn fetch_information(bearer: Client, told: &mut impl FnMut(&JoinStep)) -> Result<TrustedInformation, JoinError> {
+async fn fetch_information(
+    bearer: Client,
+    on_step: &mut impl FnMut(&JoinStep),
+) -> Result<TrustedInformation, JoinError> {
     let end = Instant::now() + YOUNG;
     loop {
         let error = match TrustedInformation::fetch(bearer.clone()).await {
@@ -395,7 +402,7 @@ async fn fetch_information(bearer: Client, told: &mut impl FnMut(&JoinStep)) -> 
         match error.code() {
             Some(401) => return Err(JoinError::Token(error)),
             Some(403 | 404) if Instant::now() < end => {
-                told(&JoinStep::Young);
+                on_step(&JoinStep::Young);
                 sleep(AGAIN).await;
             }
             Some(403 | 404) => return Err(JoinError::Young(error)),
@@ -487,8 +494,8 @@ async fn be_known(
     let identity = ApiCredentials::Certificate { certificate: &held.certificate, key: held.key.expose() };
     let client = api::client(trusted.endpoint, api::certificates(&known.authorities)?, &identity, proxies)?;
     let key = peer::key(&options.layout)?;
-    let given = peer::ensure(client.clone(), name, key.public()).await?;
-    files::write_json(&options.layout.peer(), &given)?;
+    let assignment = peer::ensure(client.clone(), name, key.public()).await?;
+    files::write_json(&options.layout.peer(), &assignment)?;
     Ok(client)
 }
 

@@ -96,12 +96,12 @@ impl Kubelet {
     pub(crate) async fn begin(
         &self,
         known: &TrustedInformation,
-        given: &PeerAssignment,
+        assignment: &PeerAssignment,
     ) -> Option<Result<KubeletProcess, KubeletError>> {
         if self.layout.leaving().exists() {
             return None;
         }
-        timeout(AT_ONCE, self.have(known, given)).await.ok()
+        timeout(AT_ONCE, self.have(known, assignment)).await.ok()
     }
 
     /// Keeps the kubelet running while it is polled. It starts with the result of [`Kubelet::begin`].
@@ -109,7 +109,7 @@ impl Kubelet {
         &self,
         mut first: Option<Result<KubeletProcess, KubeletError>>,
         known: watch::Receiver<TrustedInformation>,
-        given: watch::Receiver<PeerAssignment>,
+        assignment: watch::Receiver<PeerAssignment>,
         status: watch::Sender<KubeletStatus>,
     ) {
         let began = Instant::now();
@@ -121,8 +121,8 @@ impl Kubelet {
                 while self.layout.leaving().exists() {
                     sleep(LEAVING).await;
                 }
-                let (known, given) = (known.borrow().clone(), given.borrow().clone());
-                self.have(&known, &given).await
+                let (known, assignment) = (known.borrow().clone(), assignment.borrow().clone());
+                self.have(&known, &assignment).await
             };
             let outcome = match had {
                 Ok(running) => self.follow(running, &status, &mut attempts, began).await,
@@ -139,12 +139,16 @@ impl Kubelet {
     }
 
     /// Returns the running kubelet, or starts one.
-    async fn have(&self, known: &TrustedInformation, given: &PeerAssignment) -> Result<KubeletProcess, KubeletError> {
+    async fn have(
+        &self,
+        known: &TrustedInformation,
+        assignment: &PeerAssignment,
+    ) -> Result<KubeletProcess, KubeletError> {
         if let Some(handle) = find(&self.layout)? {
             tracing::info!(pid = handle.id.pid, "the kubelet is already running");
             return Ok(KubeletProcess { handle, child: None });
         }
-        let (handle, child) = self.start(known, given).await?;
+        let (handle, child) = self.start(known, assignment).await?;
         tracing::info!(pid = handle.id.pid, "started the kubelet");
         Ok(KubeletProcess { handle, child: Some(child) })
     }
@@ -173,7 +177,11 @@ impl Kubelet {
         Ok(())
     }
 
-    async fn start(&self, known: &TrustedInformation, given: &PeerAssignment) -> Result<(Handle, Child), KubeletError> {
+    async fn start(
+        &self,
+        known: &TrustedInformation,
+        assignment: &PeerAssignment,
+    ) -> Result<(Handle, Child), KubeletError> {
         let layout = &self.layout;
         let machine = KubeletHost {
             cgroup_driver: self.runtime.status().await.map_err(KubeletError::Runtime)?.cgroup_driver,
@@ -183,7 +191,7 @@ impl Kubelet {
             has_systemd: Path::new("/run/systemd/system").exists(),
             resolv_conf: checks::for_pods(&facts::resolv_confs()).map_or(Path::new(RESOLV_CONF), |file| file.path),
         };
-        let file = configuration::configuration(layout, &self.options, &known.cluster, given, machine);
+        let file = configuration::configuration(layout, &self.options, &known.cluster, assignment, machine);
         files::write_json_volatile(&layout.kubelet_config(), &file)?;
         files::write_volatile(&layout.kubeconfig(), kubeconfig(layout, known)?.as_bytes(), 0o600)?;
         if let Some(group) = &self.options.cgroup_root {
@@ -191,7 +199,7 @@ impl Kubelet {
         }
         files::make_dir(&self.options.kubelet_root_dir, 0o755)?;
         let mut command = Command::new(layout.kubelet());
-        command.args(configuration::arguments(layout, &self.options, given));
+        command.args(configuration::arguments(layout, &self.options, assignment));
         process::clear_environment(&mut command);
         // If there is a journal, the kubelet inherits this process' connection to it and keeps writing after this process has ended.
         let log = if logs::is_journal() {

@@ -103,7 +103,7 @@ pub enum LeaveStep {
 }
 
 /// Leaves the cluster, and restores the machine.
-pub async fn leave(options: &LeaveOptions, mut told: impl FnMut(&LeaveStep)) -> Result<(), LeaveError> {
+pub async fn leave(options: &LeaveOptions, mut on_step: impl FnMut(&LeaveStep)) -> Result<(), LeaveError> {
     let (layout, force) = (&options.layout, options.force);
     let Some(node) = layout.read_options()? else {
         return Ok(undo::forget(layout).await.map(drop)?);
@@ -113,9 +113,9 @@ pub async fn leave(options: &LeaveOptions, mut told: impl FnMut(&LeaveStep)) -> 
     let is_known = unless_forced(force, client(layout).await.map_err(failed))?.flatten().is_some();
     let connect = async || client(layout).await?.ok_or(ApiError::NoIdentity);
     if is_known {
-        unless_forced(force, drain(&connect, &node.name, options.drain_timeout, &mut told).await)?;
+        unless_forced(force, drain(&connect, &node.name, options.drain_timeout, &mut on_step).await)?;
     }
-    told(&LeaveStep::Undo);
+    on_step(&LeaveStep::Undo);
     // The daemon still runs, so that CNI plugins can reach the API.
     undo::end_pods(layout, &node).await?;
     service::stop(node.service, layout).await?;
@@ -126,7 +126,7 @@ pub async fn leave(options: &LeaveOptions, mut told: impl FnMut(&LeaveStep)) -> 
     };
     undo::forget(layout).await?;
     if !gone {
-        told(&LeaveStep::Known(node.name));
+        on_step(&LeaveStep::Known(node.name));
     }
     Ok(())
 }

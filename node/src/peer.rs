@@ -101,6 +101,7 @@ pub(crate) async fn ensure(client: Client, name: &str, key: PublicKey) -> Result
     }
     let what = format!("the WireGuardPeer {name} has an address");
     let wait = WaitCondition { what: &what, help: CONTROLLER, deadline: PATIENCE };
-    let look = |peer: WireGuardPeer| Some(PeerAssignment::of(&peer)).filter(|given| !given.addresses.is_empty());
+    let look =
+        |peer: WireGuardPeer| Some(PeerAssignment::of(&peer)).filter(|assignment| !assignment.addresses.is_empty());
     Ok(api::wait_for(&peers, name, wait, made, look).await?)
 }

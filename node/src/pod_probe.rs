@@ -55,7 +55,7 @@ pub(crate) enum PodProbeError {
 /// What the daemon knows of the cluster.
 pub(crate) struct PodProbeFacts<'a> {
     pub(crate) known: &'a watch::Sender<TrustedInformation>,
-    pub(crate) given: &'a watch::Sender<PeerAssignment>,
+    pub(crate) assignment: &'a watch::Sender<PeerAssignment>,
     pub(crate) tunnels: &'a watch::Sender<Vec<TunnelStatus>>,
 }
 
@@ -71,9 +71,9 @@ struct ProbePlan {
 
 impl PodProbeFacts<'_> {
     fn plan(&self) -> ProbePlan {
-        let (known, given, tunnels) = (self.known.borrow(), self.given.borrow(), self.tunnels.borrow());
-        let end = PodEndConfig::observe(&known.cluster, &given);
-        let targets = if end.is_some() { targets(&known.cluster, &given, &tunnels) } else { vec![] };
+        let (known, assignment, tunnels) = (self.known.borrow(), self.assignment.borrow(), self.tunnels.borrow());
+        let end = PodEndConfig::observe(&known.cluster, &assignment);
+        let targets = if end.is_some() { targets(&known.cluster, &assignment, &tunnels) } else { vec![] };
         ProbePlan { end, targets, generation: firewall::generation(), legacy: LegacyTables::observe() }
     }
 }

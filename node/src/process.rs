@@ -149,16 +149,16 @@ mod tests {
                 command.env(name, "of-the-user");
             }
             clear_environment(&mut command);
-            let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
-            let (first, environment) = said.split_at(said.match_indices('\n').nth(1).unwrap().0);
+            let printed = String::from_utf8(command.output().unwrap().stdout).unwrap();
+            let (first, environment) = printed.split_at(printed.match_indices('\n').nth(1).unwrap().0);
             assert_eq!(first, "0022\n/");
-            assert!(!environment.contains("of-the-user"), "{said}");
+            assert!(!environment.contains("of-the-user"), "{printed}");
             // The shell itself sets `PWD`, and others do, too.
             let own = ["PATH", "PWD", "OLDPWD", "SHLVL", "_"];
             let is_known =
                 |line: &str| [&own[..], &KEPT].concat().iter().any(|name| line.starts_with(&format!("{name}=")));
-            assert!(environment.trim().lines().all(is_known), "{said}");
-            assert!(environment.contains(&format!("PATH={PATH}")), "{said}");
+            assert!(environment.trim().lines().all(is_known), "{printed}");
+            assert!(environment.contains(&format!("PATH={PATH}")), "{printed}");
         });
     }
 

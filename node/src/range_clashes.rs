@@ -34,22 +34,23 @@ enum RangeClashError {
 }
 
 /// Returns a fault for each range of the cluster that something else on the machine uses.
-fn clashes(cluster: &ClusterInformation, given: &PeerAssignment) -> Result<Vec<CheckFault>, RangeClashError> {
+fn clashes(cluster: &ClusterInformation, assignment: &PeerAssignment) -> Result<Vec<CheckFault>, RangeClashError> {
     let ranges = NamedRanges::handled_by_worker(cluster);
-    let own = own_networks(cluster, given);
+    let own = own_networks(cluster, assignment);
     let (networks, routing) = facts::routing(&firewall::chains()?, &own).map_err(RangeClashError::Routes)?;
     let mut found = checks::overlaps(&ranges, &networks);
     found.extend(checks::routing_faults(&ranges, &routing));
     Ok(found)
 }
 
-fn own_networks(cluster: &ClusterInformation, given: &PeerAssignment) -> OwnNetworks {
+fn own_networks(cluster: &ClusterInformation, assignment: &PeerAssignment) -> OwnNetworks {
     let tunnels = (0..tunnels::MOST).map(|slot| format!("{}{slot}", tunnels::INTERFACE));
     let bridge = Interface::find(BRIDGE).and_then(|bridge| bridge.addresses()).unwrap_or_default();
     let interfaces = tunnels
         .chain([direct_paths::INTERFACE, BRIDGE].map(str::to_owned))
         .filter_map(|name| Interface::find(&name).ok());
-    let addresses: BTreeSet<_> = given.addresses.iter().chain(&cluster.api.addresses).copied().chain(bridge).collect();
+    let addresses: BTreeSet<_> =
+        assignment.addresses.iter().chain(&cluster.api.addresses).copied().chain(bridge).collect();
     OwnNetworks {
         dropped: [cluster.vpn_cidrs.clone(), cluster.pod_cidrs.clone()].concat(),
         // A DNS cache on each node has the address of the cluster's DNS.
@@ -61,7 +62,7 @@ fn own_networks(cluster: &ClusterInformation, given: &PeerAssignment) -> OwnNetw
 /// Looks for clashes repeatedly, and logs each once. If the machine cannot be observed, the last ones stay.
 pub(crate) async fn follow(
     known: &watch::Sender<TrustedInformation>,
-    given: &watch::Sender<PeerAssignment>,
+    assignment: &watch::Sender<PeerAssignment>,
     found: &watch::Sender<Vec<String>>,
 ) {
     let mut turns = interval(LOOK_EVERY);
@@ -71,7 +72,7 @@ pub(crate) async fn follow(
     let mut fault = None;
     loop {
         turns.tick().await;
-        let (cluster, assignment) = (known.borrow().cluster.clone(), given.borrow().clone());
+        let (cluster, assignment) = (known.borrow().cluster.clone(), assignment.borrow().clone());
         match spawn_blocking(move || clashes(&cluster, &assignment)).await {
             Ok(observed) => {
                 let compared = observed.map(|now| {
@@ -114,12 +115,12 @@ ip address add 10.96.0.10/32 dev cache";
         within(UnshareFlags::NEWNET, || {
             run("sh", &["-ec", WORKER]);
             let mut cluster = crate::samples::cluster();
-            let given = PeerAssignment {
+            let assignment = PeerAssignment {
                 addresses: vec!["100.80.0.17".parse().unwrap()],
                 pod_cidrs: vec!["10.244.3.0/24".parse().unwrap()],
             };
             let problems = |cluster: &ClusterInformation| -> Vec<String> {
-                clashes(cluster, &given).unwrap().into_iter().map(|clash| clash.problem).collect()
+                clashes(cluster, &assignment).unwrap().into_iter().map(|clash| clash.problem).collect()
             };
             assert_eq!(problems(&cluster), [""; 0]);
             run("ip", &["link", "add", "wlan0", "type", "bridge"]);

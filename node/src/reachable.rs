@@ -49,7 +49,7 @@ pub(crate) async fn follow_pod_ports(ports: &watch::Sender<PodPorts>) {
 /// Decides on the firewall. `uplinks` returns the interfaces of default routes.
 pub(crate) fn desired_firewall(
     cluster: ClusterInformation,
-    given: PeerAssignment,
+    assignment: PeerAssignment,
     open: &OpenPorts,
     pod_ports: &PodPorts,
     uplinks: impl FnOnce() -> Vec<String>,
@@ -75,7 +75,7 @@ pub(crate) fn desired_firewall(
     let input =
         ports.map(|ports| WorkerInput { interfaces, api, ports: ports.chain(pod_ports.iter().copied()).collect() });
     let shielded = ShieldedRanges { ranges: [shielded, cluster.pod_cidrs].concat(), outside };
-    FirewallConfig { pods: given.pod_cidrs, inside, tunnels, shielded, input }
+    FirewallConfig { pods: assignment.pod_cidrs, inside, tunnels, shielded, input }
 }
 
 #[cfg(test)]
@@ -85,9 +85,10 @@ mod tests {
     fn firewall(cni: bool, open: &str) -> FirewallConfig {
         let mut cluster = crate::samples::cluster();
         cluster.cni.enabled = cni;
-        let given = PeerAssignment { pod_cidrs: vec!["10.244.3.0/24".parse().unwrap()], ..PeerAssignment::default() };
+        let assignment =
+            PeerAssignment { pod_cidrs: vec!["10.244.3.0/24".parse().unwrap()], ..PeerAssignment::default() };
         let pods = [(Transport::Tcp, 9100)].into();
-        desired_firewall(cluster, given, &open.parse().unwrap(), &pods, || vec!["eth0".to_owned()])
+        desired_firewall(cluster, assignment, &open.parse().unwrap(), &pods, || vec!["eth0".to_owned()])
     }
 
     #[test]

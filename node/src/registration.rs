@@ -58,10 +58,10 @@ pub(crate) fn node(options: &NodeOptions, now: Timestamp) -> Node {
         ("beta.kubernetes.io/os", "linux"),
         ("beta.kubernetes.io/arch", architecture),
     ];
-    let told = options.labels.iter().filter_map(|label| label.split_once('='));
+    let of_options = options.labels.iter().filter_map(|label| label.split_once('='));
     let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
     // Labels of the options come last, and therefore override others.
-    let labels: BTreeMap<String, String> = own.into_iter().chain(told).map(owned).collect();
+    let labels: BTreeMap<String, String> = own.into_iter().chain(of_options).map(owned).collect();
     let annotation = owned(("volumes.kubernetes.io/controller-managed-attach-detach", "true"));
     // Admission adds this taint, too. It stays while a condition requires it: a Node without a condition would lose it.
     let taint =

@@ -37,12 +37,12 @@ pub enum ServiceError {
         source: io::Error,
     },
     /// systemctl failed.
-    #[error("systemctl {arguments} failed: {said}")]
+    #[error("systemctl {arguments} failed: {stderr}")]
     Systemctl {
         /// The arguments of systemctl.
         arguments: String,
         /// The output of systemctl.
-        said: String,
+        stderr: String,
     },
     /// The daemon ended unexpectedly.
     #[error("the worker's daemon exited ({how}); see its log in {log}")]
@@ -206,8 +206,8 @@ fn systemctl(arguments: &[&str]) -> Result<(), ServiceError> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(ServiceError::Systemctl { arguments: arguments.join(" "), said })
+    let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(ServiceError::Systemctl { arguments: arguments.join(" "), stderr })
 }
 
 #[cfg(test)]
@@ -222,10 +222,10 @@ mod tests {
         fs::write(&path, unit(Path::new("/bin/sh"), &Layout::new("/var/lib/keelway-node"))).unwrap();
         let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output();
         let Ok(output) = verified else { return };
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         // systemd also verifies units that this one names, which do not belong to Keelway.
-        let of_ours: Vec<&str> = said.lines().filter(|line| line.contains("keelway-node")).collect();
-        assert!(of_ours.is_empty(), "{said}");
+        let of_ours: Vec<&str> = stderr.lines().filter(|line| line.contains("keelway-node")).collect();
+        assert!(of_ours.is_empty(), "{stderr}");
     }
 
     #[test]

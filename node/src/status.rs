@@ -139,8 +139,8 @@ pub(crate) async fn serve(listener: UnixListener, status: impl Fn() -> WorkerSta
             Ok((mut stream, _)) => {
                 // The serialization of plain data cannot fail.
                 let text = serde_json::to_vec(&status()).unwrap_or_default();
-                let told = timeout(ANSWER, stream.write_all(&text)).await;
-                if !matches!(told, Ok(Ok(()))) {
+                let sent = timeout(ANSWER, stream.write_all(&text)).await;
+                if !matches!(sent, Ok(Ok(()))) {
                     tracing::debug!("a client of the status socket disconnected early");
                 }
             }

@@ -135,7 +135,7 @@ pub(crate) struct GatewayLink {
 /// The desired state of the tunnels.
 #[derive(Debug, Default)]
 struct DesiredTunnels {
-    given: PeerAssignment,
+    assignment: PeerAssignment,
     /// The addresses on which this worker's balancer serves the API.
     api: Vec<IpAddr>,
     ranges: Vec<IpNet>,
@@ -181,18 +181,18 @@ impl WorkerTunnels {
     }
 
     /// Reconciles tunnels, addresses and routes with the cluster's information.
-    pub(crate) fn set(&mut self, known: &TrustedInformation, given: &PeerAssignment) {
-        self.note(known, given);
+    pub(crate) fn set(&mut self, known: &TrustedInformation, assignment: &PeerAssignment) {
+        self.note(known, assignment);
         self.converge();
     }
 
     /// Sets the desired state and adds this worker's addresses. [`WorkerTunnels::converge`] does the rest, and also reports errors.
-    pub(crate) fn set_desired(&mut self, known: &TrustedInformation, given: &PeerAssignment) {
-        self.note(known, given);
+    pub(crate) fn set_desired(&mut self, known: &TrustedInformation, assignment: &PeerAssignment) {
+        self.note(known, assignment);
         let _ = self.wanted.addresses();
     }
 
-    fn note(&mut self, known: &TrustedInformation, given: &PeerAssignment) {
+    fn note(&mut self, known: &TrustedInformation, assignment: &PeerAssignment) {
         let cluster = &known.cluster;
         let (gateways, faults) = gateways(cluster);
         for error in &faults {
@@ -202,7 +202,7 @@ impl WorkerTunnels {
         let tls = tls.inspect_err(|error| tracing::error!("no tunnel can use TLS: {}", ErrorChain(error))).ok();
         self.wanted = DesiredTunnels {
             tls,
-            given: given.clone(),
+            assignment: assignment.clone(),
             api: cluster.api.addresses.clone(),
             ranges: [cluster.vpn_cidrs.clone(), cluster.pod_cidrs.clone()].concat(),
             mtu: cluster.vpn_mtu,
@@ -291,9 +291,9 @@ impl WorkerTunnels {
     /// Checks all gateways, tries another endpoint of those that are silent, and makes another gateway active if the active one is lost. Returns
     /// whether a check is unconfirmed. The caller then checks again as soon as the time for a response is over.
     pub(crate) async fn ask(&mut self) -> bool {
-        let given = &self.wanted.given;
+        let assignment = &self.wanted.assignment;
         let questions = self.open.iter().map(|tunnel| {
-            let target = tunnel.gateway.addresses.iter().find_map(|to| Some((*to, given.address(to.is_ipv4())?)));
+            let target = tunnel.gateway.addresses.iter().find_map(|to| Some((*to, assignment.address(to.is_ipv4())?)));
             async move {
                 let (to, from) = target?;
                 let asked = Instant::now();
@@ -358,7 +358,7 @@ impl WorkerTunnels {
 impl DesiredTunnels {
     /// Adds this worker's own addresses.
     fn addresses(&self) -> Result<(), NetlinkError> {
-        have(&Interface::find("lo")?, self.given.addresses.iter().chain(&self.api))
+        have(&Interface::find("lo")?, self.assignment.addresses.iter().chain(&self.api))
     }
 
     /// Adds blackholes, so that packets to the cluster's ranges do not leave through another interface while there is no tunnel.
@@ -369,7 +369,7 @@ impl DesiredTunnels {
     }
 
     fn to(&self, destination: IpNet) -> KernelRoute {
-        let source = self.given.address(destination.addr().is_ipv4());
+        let source = self.assignment.address(destination.addr().is_ipv4());
         KernelRoute { destination, metric: ACTIVE, source }
     }
 }
@@ -407,7 +407,7 @@ pub(crate) fn sockets() -> impl Iterator<Item = PathBuf> {
 }
 
 /// Removes what tunnels left on this machine: interfaces, routes, and addresses of `lo`.
-pub(crate) fn clear(cluster: &ClusterInformation, given: &PeerAssignment) -> Result<(), NetlinkError> {
+pub(crate) fn clear(cluster: &ClusterInformation, assignment: &PeerAssignment) -> Result<(), NetlinkError> {
     for slot in 0..MOST {
         if let Ok(interface) = Interface::find(&format!("{INTERFACE}{slot}")) {
             interface.delete()?;
@@ -418,7 +418,7 @@ pub(crate) fn clear(cluster: &ClusterInformation, given: &PeerAssignment) -> Res
         KernelRoute { destination: *range, metric: BLACKHOLE, source: None }.remove()?;
     }
     let lo = Interface::find("lo")?;
-    for address in given.addresses.iter().chain(&cluster.api.addresses) {
+    for address in assignment.addresses.iter().chain(&cluster.api.addresses) {
         lo.remove_address(IpNet::from(*address))?;
     }
     Ok(())

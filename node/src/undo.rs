@@ -139,8 +139,8 @@ fn restore_settings(changes: &Changes) -> Result<(), UndoError> {
 
 fn clear_network(layout: &Layout, changes: &Changes) -> Result<(), UndoError> {
     if let Some(known) = TrustedInformation::load(layout)? {
-        let given: PeerAssignment = files::read_json(&layout.peer())?.unwrap_or_default();
-        tunnels::clear(&known.cluster, &given).map_err(UndoError::Network)?;
+        let assignment: PeerAssignment = files::read_json(&layout.peer())?.unwrap_or_default();
+        tunnels::clear(&known.cluster, &assignment).map_err(UndoError::Network)?;
     }
     // A killed daemon leaves its sockets.
     tunnels::sockets().try_for_each(|socket| files::remove(&socket))?;

@@ -85,13 +85,13 @@ pub enum UpgradeError {
     Skew(#[from] SkewFault),
     /// The kubelet of the image does not report a version.
     #[error(
-        "the kubelet of {image} cannot run on this machine: `kubelet --version` failed: {said}; choose another image"
+        "the kubelet of {image} cannot run on this machine: `kubelet --version` failed: {reason}; choose another image"
     )]
     Version {
         /// The image.
         image: String,
         /// What the kubelet wrote, or why it does not start.
-        said: String,
+        reason: String,
     },
     /// The API server does not report a version.
     #[error("cannot parse the version {0:?} of the API server")]
@@ -149,7 +149,7 @@ pub struct UpgradeOutcome {
 /// Upgrades the kubelet of this worker.
 pub async fn upgrade(
     options: &UpgradeOptions,
-    mut told: impl FnMut(&NodeUpgradeStep),
+    mut on_step: impl FnMut(&NodeUpgradeStep),
 ) -> Result<UpgradeOutcome, UpgradeError> {
     let layout = &options.layout;
     // Without the daemon, nothing would start the kubelet again.
@@ -159,7 +159,7 @@ pub async fn upgrade(
     };
     let client = connect(layout).await?;
     let image = target_image(&options.target, &TrustedInformation::fetch(client.clone()).await?)?;
-    told(&NodeUpgradeStep::Programs(image.clone()));
+    on_step(&NodeUpgradeStep::Programs(image.clone()));
     let runtime = facts::client(&node.containerd_socket).map_err(UpgradeError::Runtime)?;
     let settings = image::settings(&runtime).await;
     let staged = StagedPrograms::take(layout, &runtime, &settings, &image).await?;
@@ -178,16 +178,16 @@ pub async fn upgrade(
     }
 
     if let Some(limit) = options.drain {
-        drain(layout, &node.name, limit, &mut told).await?;
+        drain(layout, &node.name, limit, &mut on_step).await?;
     }
     staged.adopt(layout, &image)?;
     let stored = NodeOptions { image: stored_image(&options.target, &image), ..node.clone() };
     files::write_json(&layout.options(), &stored)?;
     cni::install(layout, &settings.directories(&node).plugins)?;
-    told(&NodeUpgradeStep::Restart);
+    on_step(&NodeUpgradeStep::Restart);
     let restarted = Timestamp::now();
     kubelet::stop(layout).await?;
-    told(&NodeUpgradeStep::Wait(node.name.clone()));
+    on_step(&NodeUpgradeStep::Wait(node.name.clone()));
     wait(options, &node.name, version, restarted).await?;
     uncordon(layout, &node.name).await?;
     Ok(outcome(true))
@@ -222,11 +222,11 @@ async fn drain(
     layout: &Layout,
     name: &str,
     limit: Duration,
-    told: &mut impl FnMut(&NodeUpgradeStep),
+    on_step: &mut impl FnMut(&NodeUpgradeStep),
 ) -> Result<(), UpgradeError> {
     note_cordon(layout, name).await?;
     let drained = leave::drain(async || connect(layout).await, name, limit, &mut |step| {
-        told(&NodeUpgradeStep::Drain(step.clone()));
+        on_step(&NodeUpgradeStep::Drain(step.clone()));
     })
     .await;
     let Err(error) = drained else { return Ok(()) };

@@ -17,11 +17,11 @@ const WAIT: WaitCondition<'static> =
 /// A fake API that responds with `answer`, and the queries that it received.
 fn api(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> (Api<ConfigMap>, Arc<Mutex<Vec<String>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
-    let (answer, told) = (Arc::new(answer), Arc::clone(&asked));
+    let (answer, queries) = (Arc::new(answer), Arc::clone(&asked));
     let service = tower::service_fn(move |request: Request<Body>| {
         let query = request.uri().query().unwrap_or_default().to_owned();
         let (code, body) = answer(&query);
-        told.lock().unwrap().push(query);
+        queries.lock().unwrap().push(query);
         let body = if body.is_null() { Vec::new() } else { serde_json::to_vec(&body).unwrap() };
         let response = Response::builder().status(code).body(Body::from(body)).unwrap();
         async move { Ok::<_, Infallible>(response) }

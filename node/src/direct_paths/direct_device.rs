@@ -84,12 +84,12 @@ impl DirectDevice {
     }
 
     /// Brings the interface up, with this worker's addresses and the routes of probes.
-    pub(super) fn settle(cluster: &ClusterInformation, given: &PeerAssignment) -> Result<(), DirectDeviceError> {
+    pub(super) fn settle(cluster: &ClusterInformation, assignment: &PeerAssignment) -> Result<(), DirectDeviceError> {
         let settle = || {
             let interface = Interface::find(INTERFACE)?;
             interface.bring_up(cluster.vpn_mtu)?;
-            have(&interface, given.addresses.iter())?;
-            let routes = cluster.vpn_cidrs.iter().map(|range| route(*range, PROBES, given));
+            have(&interface, assignment.addresses.iter())?;
+            let routes = cluster.vpn_cidrs.iter().map(|range| route(*range, PROBES, assignment));
             routes.map(|route| interface.set_route(&route)).fold(Ok(()), Result::and)
         };
         settle().map_err(DirectDeviceError::Network)
@@ -112,7 +112,7 @@ impl DirectDevice {
     pub(super) fn set_routes(
         &mut self,
         wanted: &BTreeSet<IpNet>,
-        given: &PeerAssignment,
+        assignment: &PeerAssignment,
     ) -> Result<(), DirectDeviceError> {
         let (stale, new): (Vec<IpNet>, Vec<IpNet>) =
             (self.routes.difference(wanted).copied().collect(), wanted.difference(&self.routes).copied().collect());
@@ -126,7 +126,7 @@ impl DirectDevice {
         }
         for destination in new {
             let added = Interface::find(INTERFACE)
-                .and_then(|interface| interface.set_route(&route(destination, DIRECT, given)));
+                .and_then(|interface| interface.set_route(&route(destination, DIRECT, assignment)));
             if added.is_ok() {
                 self.routes.insert(destination);
             }
@@ -142,8 +142,8 @@ impl DirectDevice {
     }
 }
 
-fn route(destination: IpNet, metric: u32, given: &PeerAssignment) -> KernelRoute {
-    let source: Option<IpAddr> = given.address(destination.addr().is_ipv4());
+fn route(destination: IpNet, metric: u32, assignment: &PeerAssignment) -> KernelRoute {
+    let source: Option<IpAddr> = assignment.address(destination.addr().is_ipv4());
     KernelRoute { destination, metric, source }
 }
 

@@ -52,18 +52,18 @@ impl IntroductionBounds {
     pub(super) fn new(
         own: PublicKey,
         cluster: &ClusterInformation,
-        given: &PeerAssignment,
+        assignment: &PeerAssignment,
         gateways: &[GatewayLink],
     ) -> Self {
         let of_gateways = gateways.iter().flat_map(|gateway| &gateway.addresses);
-        let reserved = given.addresses.iter().chain(&cluster.api.addresses).chain(of_gateways).copied();
+        let reserved = assignment.addresses.iter().chain(&cluster.api.addresses).chain(of_gateways).copied();
         Self {
             keys: gateways.iter().map(|gateway| gateway.key).chain([own]).collect(),
-            addresses: given.addresses.clone(),
+            addresses: assignment.addresses.clone(),
             vpn: cluster.vpn_cidrs.clone(),
             pods: cluster.pod_cidrs.clone(),
             services: cluster.service_cidrs.clone(),
-            reserved: reserved.map(IpNet::from).chain(given.pod_cidrs.iter().copied()).collect(),
+            reserved: reserved.map(IpNet::from).chain(assignment.pod_cidrs.iter().copied()).collect(),
         }
     }
 
@@ -160,7 +160,7 @@ mod tests {
     }
 
     fn bounds() -> IntroductionBounds {
-        let given = PeerAssignment {
+        let assignment = PeerAssignment {
             addresses: vec!["100.80.0.7".parse().unwrap()],
             pod_cidrs: vec!["10.244.7.0/24".parse().unwrap()],
         };
@@ -170,7 +170,7 @@ mod tests {
             index: 1,
             addresses: vec!["100.80.0.2".parse().unwrap()],
         };
-        IntroductionBounds::new(key(7), &crate::samples::cluster(), &given, &[gateway])
+        IntroductionBounds::new(key(7), &crate::samples::cluster(), &assignment, &[gateway])
     }
 
     fn introduction(peer: u8, ranges: &[&str], candidates: &[&str]) -> PeerIntroduction {

@@ -31,14 +31,14 @@ pub(crate) fn configuration(
     layout: &Layout,
     options: &NodeOptions,
     cluster: &ClusterInformation,
-    given: &PeerAssignment,
+    assignment: &PeerAssignment,
     machine: KubeletHost,
 ) -> Value {
     let mut file = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         // The kubelet listens inside the VPN only: the firewall drops packets to this address from the worker's other networks.
-        "address": given.addresses.first(),
+        "address": assignment.addresses.first(),
         "readOnlyPort": 0,
         "healthzBindAddress": "127.0.0.1",
         "authentication": {
@@ -84,9 +84,9 @@ pub(crate) fn configuration(
 }
 
 /// Returns the kubelet's arguments: options that its file cannot contain.
-pub(crate) fn arguments(layout: &Layout, options: &NodeOptions, given: &PeerAssignment) -> Vec<String> {
+pub(crate) fn arguments(layout: &Layout, options: &NodeOptions, assignment: &PeerAssignment) -> Vec<String> {
     let path = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
-    let addresses: Vec<String> = given.addresses.iter().map(ToString::to_string).collect();
+    let addresses: Vec<String> = assignment.addresses.iter().map(ToString::to_string).collect();
     let mut arguments = vec![
         path("config", &layout.kubelet_config()),
         path("kubeconfig", &layout.kubeconfig()),
@@ -118,16 +118,16 @@ mod tests {
 
     #[test]
     fn the_kubelet_authenticates_and_authorizes_clients() {
-        let given = PeerAssignment { addresses: vec!["100.80.0.17".parse().unwrap()], pod_cidrs: vec![] };
+        let assignment = PeerAssignment { addresses: vec!["100.80.0.17".parse().unwrap()], pod_cidrs: vec![] };
         let layout = Layout::new("/var/lib/keelway-node");
-        let file = configuration(&layout, &options(), &cluster(), &given, machine());
+        let file = configuration(&layout, &options(), &cluster(), &assignment, machine());
         assert_eq!(file["authentication"]["anonymous"]["enabled"], false);
         assert_eq!((file["authorization"]["mode"].as_str(), &file["readOnlyPort"]), (Some("Webhook"), &json!(0)));
         assert_eq!(file["address"], "100.80.0.17");
         assert_eq!(file["clusterDNS"], json!(["10.96.0.10"]));
         assert_eq!(file["resolvConf"], "/run/systemd/resolve/resolv.conf");
         assert!(file.get("failCgroupV1").is_none() && file.get("oomScoreAdj").is_none());
-        let arguments = arguments(&layout, &options(), &given).join(" ");
+        let arguments = arguments(&layout, &options(), &assignment).join(" ");
         assert!(arguments.contains("--node-ip=100.80.0.17 --hostname-override=w1"), "{arguments}");
     }
 

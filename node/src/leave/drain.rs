@@ -45,7 +45,7 @@ pub(crate) async fn drain(
     connect: impl AsyncFn() -> Result<Client, ApiError>,
     name: &str,
     limit: Duration,
-    told: &mut impl FnMut(&LeaveStep),
+    on_step: &mut impl FnMut(&LeaveStep),
 ) -> Result<(), LeaveError> {
     let failed = |source| LeaveError::Cluster { node: name.to_owned(), source };
     match cordon(&connect, name).await {
@@ -60,13 +60,13 @@ pub(crate) async fn drain(
                 Ok(left) if left.is_empty() => return Ok(()),
                 Ok(left) => {
                     if seen.as_ref().map(RemainingPods::step) != Some(left.step()) {
-                        told(&left.step());
+                        on_step(&left.step());
                     }
                     last = None;
                     seen = Some(left);
                 }
                 Err(error) if error.is_transient() => {
-                    told(&LeaveStep::Again(ErrorChain(&error).to_string()));
+                    on_step(&LeaveStep::Again(ErrorChain(&error).to_string()));
                     last = Some(error);
                     client = connect().await?;
                 }

@@ -45,11 +45,11 @@ pub(super) struct PodEndConfig {
 
 impl PodEndConfig {
     /// Returns the network of pods. `None` if the worker has no bridge yet, or the cluster has its own CNI plugins.
-    pub(super) fn observe(cluster: &ClusterInformation, given: &PeerAssignment) -> Option<Self> {
+    pub(super) fn observe(cluster: &ClusterInformation, assignment: &PeerAssignment) -> Option<Self> {
         let bridge = Interface::find(BRIDGE).ok().filter(|_| cluster.cni.enabled)?;
         let addresses = bridge.addresses().ok()?;
         let gateway = |range: &IpNet| Some((*range, *addresses.iter().find(|address| range.contains(*address))?));
-        let ranges: Vec<_> = given.pod_cidrs.iter().filter_map(gateway).collect();
+        let ranges: Vec<_> = assignment.pod_cidrs.iter().filter_map(gateway).collect();
         (!ranges.is_empty()).then(|| Self { bridge: bridge.index(), mtu: cluster.vpn_mtu, ranges })
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct ProbedTarget {
 /// Returns what the pods must reach, in the address families that they have.
 pub(super) fn targets(
     cluster: &ClusterInformation,
-    given: &PeerAssignment,
+    assignment: &PeerAssignment,
     tunnels: &[TunnelStatus],
 ) -> Vec<ProbedTarget> {
     let responding = tunnels.iter().find(|tunnel| tunnel.active && tunnel.answers == Some(true));
@@ -52,7 +52,7 @@ pub(super) fn targets(
     let service = services
         .and_then(|range| range.hosts().next())
         .map(|to| (ProbedRole::Service, SocketAddr::new(to, SERVICE_PORT)));
-    let has_family = |to: &SocketAddr| given.pod_cidrs.iter().any(|range| range.addr().is_ipv4() == to.is_ipv4());
+    let has_family = |to: &SocketAddr| assignment.pod_cidrs.iter().any(|range| range.addr().is_ipv4() == to.is_ipv4());
     let all = gateways.chain(service).chain(api).filter(|(_, address)| has_family(address));
     all.map(|(role, address)| ProbedTarget { role, address }).collect()
 }
@@ -147,8 +147,9 @@ mod tests {
     }
 
     fn probed(cluster: &ClusterInformation, tunnel: TunnelStatus) -> Vec<String> {
-        let given = PeerAssignment { pod_cidrs: vec!["10.244.3.0/24".parse().unwrap()], ..PeerAssignment::default() };
-        targets(cluster, &given, &[tunnel])
+        let assignment =
+            PeerAssignment { pod_cidrs: vec!["10.244.3.0/24".parse().unwrap()], ..PeerAssignment::default() };
+        targets(cluster, &assignment, &[tunnel])
             .iter()
             .map(|target| format!("{:?} {}", target.role, target.address))
             .collect()

@@ -26,9 +26,10 @@ fn probed(rules: &'static str) -> ([bool; 2], bool) {
     worker.within(move || {
         run("sh", &["-ec", rules]);
         let directory = tempfile::tempdir().unwrap();
-        let given = PeerAssignment { pod_cidrs: vec!["10.244.3.0/24".parse().unwrap()], ..PeerAssignment::default() };
+        let assignment =
+            PeerAssignment { pod_cidrs: vec!["10.244.3.0/24".parse().unwrap()], ..PeerAssignment::default() };
         let cluster = crate::samples::cluster();
-        let end = PodEnd::create_with(PodEndConfig::observe(&cluster, &given).unwrap(), directory.path()).unwrap();
+        let end = PodEnd::create_with(PodEndConfig::observe(&cluster, &assignment).unwrap(), directory.path()).unwrap();
         assert!(!PodEnd::is_gone() && std::fs::read_dir(directory.path()).unwrap().count() == 1);
         let target = |role, address: &str| ProbedTarget { role, address: address.parse().unwrap() };
         let targets = vec![target(ProbedRole::Gateway, "100.80.0.2:9"), target(ProbedRole::Api, "100.80.0.1:6443")];

@@ -60,7 +60,7 @@ impl WorkerTunnel {
             let interface = Interface::find(self.path.name())?;
             interface.bring_up(wanted.mtu)?;
             // Even with a loose `rp_filter`, Linux drops packets from another tunnel's peers on an interface without an address.
-            have(&interface, wanted.given.addresses.iter())
+            have(&interface, wanted.assignment.addresses.iter())
         };
         up().map_err(TunnelError::Network)
     }

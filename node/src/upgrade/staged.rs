@@ -38,11 +38,11 @@ impl StagedPrograms {
     pub(super) fn version(&self, image: &str) -> Result<KubernetesVersion, UpgradeError> {
         let mut command = Command::new(self.layout.kubelet());
         process::clear_environment(&mut command);
-        let failed = |said: String| UpgradeError::Version { image: image.to_owned(), said };
+        let failed = |reason: String| UpgradeError::Version { image: image.to_owned(), reason };
         let output = command.arg("--version").output().map_err(|error| failed(error.to_string()))?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let version = said.trim().strip_prefix("Kubernetes ").and_then(KubernetesVersion::parse);
-        version.ok_or_else(|| failed([said.trim(), String::from_utf8_lossy(&output.stderr).trim()].concat()))
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        let version = stdout.trim().strip_prefix("Kubernetes ").and_then(KubernetesVersion::parse);
+        version.ok_or_else(|| failed([stdout.trim(), String::from_utf8_lossy(&output.stderr).trim()].concat()))
     }
 
     /// Replaces the worker's programs, and records their image last. A running kubelet keeps its own file.

@@ -67,12 +67,12 @@ async fn leave(world: &World) {
 
 /// Returns the failpoints of a complete join, each kind once. All plugins are one kind, because they are written in the same way.
 async fn moments(world: &World, token: &str) -> Vec<(usize, String)> {
-    let (is_cut, told) = cut(world, token, &["--service", "none", "--node-name", "whole"], "KILL nowhere").await;
+    let (is_cut, reached) = cut(world, token, &["--service", "none", "--node-name", "whole"], "KILL nowhere").await;
     assert!(!is_cut);
     leave(world).await;
     let mut known = BTreeSet::new();
     let of_kind = |line: &str| if line.contains("cni") { "plugin".to_owned() } else { line.to_owned() };
-    let lines = told.lines().enumerate().filter(|(_, line)| known.insert(of_kind(line)));
+    let lines = reached.lines().enumerate().filter(|(_, line)| known.insert(of_kind(line)));
     lines.map(|(at, line)| (at + 1, line.to_owned())).collect()
 }
 
@@ -81,13 +81,13 @@ async fn cut(world: &World, token: &str, more: &[&str], at: &str) -> (bool, Stri
     let program = built("keelway-cut").display().to_string();
     let (points, at) = (format!("POINTS={POINTS}"), format!("CUT={at}"));
     let words = [&[points.as_str(), at.as_str(), program.as_str(), "node"], &join()[..], more].concat();
-    let output = world.machine.ran("env", &words, token).await;
+    let output = world.machine.run_with_input("env", &words, token).await;
     let points = world.machine.file(POINTS);
-    let told = fs::read_to_string(&points).unwrap();
+    let reached = fs::read_to_string(&points).unwrap();
     fs::remove_file(points).unwrap();
     let is_cut = output.status.signal() == Some(Signal::KILL.as_raw());
-    assert!(is_cut || output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
-    (is_cut, told)
+    assert!(is_cut || output.status.success(), "{reached}{}", String::from_utf8_lossy(&output.stderr));
+    (is_cut, reached)
 }
 
 /// Interrupts a join while the daemon starts, and undoes it. Then interrupts it again, repeats it at once under the same name, and removes the
@@ -111,8 +111,8 @@ pub(crate) async fn while_it_starts(world: &World) {
 /// The cluster still has the peer of a forgotten worker. The name is free once the peer is deleted.
 async fn forgotten(world: &World, token: &str, join: &[&str]) {
     let output = world.machine.node(join, token).await;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("a worker named w2 is in the cluster"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && stderr.contains("a worker named w2 is in the cluster"), "{stderr}");
     let nodes: Api<Node> = Api::all(world.admin.clone());
     let peers: Api<WireGuardPeer> = Api::all(world.admin.clone());
     peers.delete("w2", &DeleteParams::default()).await.unwrap();

@@ -62,8 +62,8 @@ impl Endpoint {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::Relaxed);
-                if let Ok(said) = answer(&acceptor, stream, Timestamp::now() + ahead).await {
-                    to.lock().unwrap().push_str(&said);
+                if let Ok(request) = answer(&acceptor, stream, Timestamp::now() + ahead).await {
+                    to.lock().unwrap().push_str(&request);
                 }
             }
         });
@@ -92,11 +92,11 @@ fn acceptor(chain: &str, key: &str) -> TlsAcceptor {
 /// Answers one request, whatever it is, and returns it.
 async fn answer(acceptor: &TlsAcceptor, stream: TcpStream, now: Timestamp) -> std::io::Result<String> {
     let mut stream = BufReader::new(acceptor.accept(stream).await?);
-    let mut said = String::new();
-    while !said.ends_with("\r\n\r\n") && stream.read_line(&mut said).await? > 0 {}
+    let mut request = String::new();
+    while !request.ends_with("\r\n\r\n") && stream.read_line(&mut request).await? > 0 {}
     let date = now.strftime("%a, %d %b %Y %H:%M:%S GMT");
     let head = format!("HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).await?;
     stream.shutdown().await?;
-    Ok(said)
+    Ok(request)
 }

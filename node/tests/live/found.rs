@@ -30,14 +30,14 @@ pub(crate) fn look(machine: &Machine) -> Vec<(&'static str, String)> {
         ("cgroups", "ls -d /sys/fs/cgroup/*/$1 /sys/fs/cgroup/$1 2>/dev/null || true"),
         ("processes", PROCESSES),
     ];
-    let look = |look| machine.said("sh", &["-c", look, "sh", group()]);
+    let look = |look| machine.output_of("sh", &["-c", look, "sh", group()]);
     let mut seen: Vec<_> = looks.map(|(what, words)| (what, look(words))).to_vec();
     let ctr = cache().unwrap().join("bin/ctr").display().to_string();
     for what in ["containers", "tasks", "leases", "sandboxes", "images"] {
         let quiet: &[&str] = if what == "sandboxes" { &[] } else { &["-q"] };
-        seen.push((what, machine.said(&ctr, &[&["-n", "k8s.io", what, "list"], quiet].concat())));
+        seen.push((what, machine.output_of(&ctr, &[&["-n", "k8s.io", what, "list"], quiet].concat())));
     }
-    let snapshots = machine.said(&ctr, &["-n", "k8s.io", "snapshots", "list"]);
+    let snapshots = machine.output_of(&ctr, &["-n", "k8s.io", "snapshots", "list"]);
     seen.push(("snapshots", snapshots.lines().filter(|line| !line.contains("Committed")).collect()));
     seen
 }

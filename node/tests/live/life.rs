@@ -36,7 +36,7 @@ add chain ip cni_hostport hostports";
 
 pub(crate) async fn whole(world: &World) {
     // The rules of other programs stay, also if the kubelet adds its own beside them.
-    world.machine.said("nft", &[OTHERS]);
+    world.machine.output_of("nft", &[OTHERS]);
     let before = found::look(&world.machine);
     let token = world.token(SignedDuration::from_hours(1)).await.encode();
     let began = Instant::now();
@@ -56,7 +56,7 @@ pub(crate) async fn whole(world: &World) {
     losses::silent_ingress(world).await;
     losses::dead_gateway(world).await;
 
-    world.machine.said("nft", &[KUBELETS]);
+    world.machine.output_of("nft", &[KUBELETS]);
     let began = Instant::now();
     world.machine.node_well(&["leave", "--drain-timeout", "60s"], "").await;
     println!("{:>7} ms  left", began.elapsed().as_millis());
@@ -65,7 +65,7 @@ pub(crate) async fn whole(world: &World) {
     wait::until("the Node is gone", async || nodes.get_opt("w1").await.unwrap().is_none()).await;
     wait::until("the peer is gone", async || peers.get_opt("w1").await.unwrap().is_none()).await;
     found::same(&before, &world.machine);
-    world.machine.said("nft", &["delete table ip filter"]);
+    world.machine.output_of("nft", &["delete table ip filter"]);
 }
 
 /// A worker cannot join another cluster, or join under another name.
@@ -74,12 +74,12 @@ async fn stays_what_it_is(world: &World) {
     let mut another = token.clone();
     another.authorities = vec![format!("sha256:{}", "0".repeat(64)).parse().unwrap()];
     let renamed = [&join()[..], &["--node-name", "w9"]].concat();
-    for (words, token, said) in [
+    for (words, token, expected) in [
         (&join()[..], another.encode(), "this machine is a worker of another cluster"),
         (&renamed, token.encode(), "this machine has joined, or started to join, as the worker w1"),
     ] {
         let output = world.machine.node(words, &token).await;
-        assert!(String::from_utf8_lossy(&output.stderr).contains(said), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(expected), "{output:?}");
     }
 }
 
@@ -108,16 +108,16 @@ async fn node_is_as_it_should_be(world: &World) {
     let is = |list: &str, key: &str| now[list].as_array().unwrap().iter().filter(|entry| entry[key] == true).count();
     assert_eq!((is("tunnels", "active"), is("ingresses", "answers")), (1, 2), "{now}");
     for pid in [&now["pid"], &now["kubelet"]["pid"]] {
-        let status = world.machine.said("grep", &["^Umask", &format!("/proc/{pid}/status")]);
+        let status = world.machine.output_of("grep", &["^Umask", &format!("/proc/{pid}/status")]);
         assert_eq!(status.trim(), "Umask:\t0022", "of the user's shell");
-        assert_eq!(world.machine.said("readlink", &[&format!("/proc/{pid}/cwd")]).trim(), "/");
+        assert_eq!(world.machine.output_of("readlink", &[&format!("/proc/{pid}/cwd")]).trim(), "/");
     }
     println!("{:>7} KiB are resident in the daemon, of which:", now["residentKib"]);
-    let memory = world.machine.said("grep", &["^Rss", &format!("/proc/{}/status", now["pid"])]);
+    let memory = world.machine.output_of("grep", &["^Rss", &format!("/proc/{}/status", now["pid"])]);
     memory.lines().for_each(|line| println!("        {line}"));
     let table = world.machine.node_well(&["status"], "").await;
     assert!(table.contains("w1") && table.contains("keelway0"), "{table}");
-    let listens = world.machine.said("ss", &["-Hltn"]);
+    let listens = world.machine.output_of("ss", &["-Hltn"]);
     assert!(listens.contains("100.80.0.17:10250") && listens.contains("100.80.0.1:6443"), "{listens}");
     assert!(!listens.contains("*:10250") && !listens.contains(":10255"), "{listens}");
 }
@@ -166,7 +166,7 @@ async fn daemon_comes_back(world: &World, pod: &str) {
     wait::until("the daemon has ended", async || !world.machine.node(&["status"], "").await.status.success()).await;
     let keelway = crate::built("keelway").display().to_string();
     let again = "setsid \"$1\" node run >> /var/lib/keelway-node/log/node.log 2>&1 < /dev/null &";
-    world.machine.said("sh", &["-c", again, "sh", &keelway]);
+    world.machine.output_of("sh", &["-c", again, "sh", &keelway]);
     wait::until("the daemon is back", async || world.machine.node(&["status"], "").await.status.success()).await;
     all_gateways_answer(world).await;
     let after = status(world).await;

@@ -73,7 +73,7 @@ pub(crate) async fn dead_gateway(world: &World) {
     let now = status(world).await;
     let interface = of(&now["tunnels"], "endpoint", other)["interface"].as_str().unwrap().to_owned();
     for destination in ["100.80.0.99", "10.244.200.1"] {
-        let route = world.machine.said("ip", &["route", "get", destination]);
+        let route = world.machine.output_of("ip", &["route", "get", destination]);
         assert!(route.contains(&format!("dev {interface} src 100.80.0.17")), "{route}");
     }
     assert_eq!(before["kubelet"]["pid"], now["kubelet"]["pid"]);

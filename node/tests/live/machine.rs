@@ -146,7 +146,7 @@ impl Machine {
     }
 
     /// Returns the standard output of a program that must succeed.
-    pub(crate) fn said(&self, program: &str, arguments: &[&str]) -> String {
+    pub(crate) fn output_of(&self, program: &str, arguments: &[&str]) -> String {
         let output = self.run(program, arguments);
         assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
@@ -156,11 +156,11 @@ impl Machine {
     pub(crate) async fn node(&self, arguments: &[&str], stdin: &str) -> Output {
         let keelway = built("keelway").display().to_string();
         let shell = ["-c", "umask 077; exec \"$@\"", "sh", &keelway, "node"];
-        self.ran("sh", &[&shell, arguments].concat(), stdin).await
+        self.run_with_input("sh", &[&shell, arguments].concat(), stdin).await
     }
 
     /// Runs a program with this input. Meanwhile the test can serve requests.
-    pub(crate) async fn ran(&self, program: &str, arguments: &[&str], stdin: &str) -> Output {
+    pub(crate) async fn run_with_input(&self, program: &str, arguments: &[&str], stdin: &str) -> Output {
         let mut child = self
             .command(program, arguments)
             .stdin(Stdio::piped())

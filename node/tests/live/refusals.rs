@@ -88,14 +88,14 @@ async fn machines(world: &World, text: &str) {
     let machine = &world.machine;
     let output = machine.node(&["join", "-", "--containerd-socket", "/run/none.sock"], text).await;
     let words = ["no container runtime responds on /run/none.sock", "--containerd-socket", "--allow-cgroup-v1"];
-    says(&output, 2, if has_cgroup_v1() { &words } else { &words[..2] });
+    fails_with(&output, 2, if has_cgroup_v1() { &words } else { &words[..2] });
 
     old_containerd(world, text).await;
 
     // A network of the machine overlaps one of the cluster.
-    machine.said("ip", &["addr", "add", "10.96.7.7/24", "dev", "lo"]);
+    machine.output_of("ip", &["addr", "add", "10.96.7.7/24", "dev", "lo"]);
     refused(world, text, 2, &["(10.96.0.0/16) overlaps this machine's network 10.96.7.7/32"]).await;
-    machine.said("ip", &["addr", "del", "10.96.7.7/24", "dev", "lo"]);
+    machine.output_of("ip", &["addr", "del", "10.96.7.7/24", "dev", "lo"]);
 
     // The port at which the worker serves the API is in use.
     let taken = machine.within(|| TcpListener::bind("0.0.0.0:6443").unwrap());
@@ -116,7 +116,7 @@ async fn old_containerd(world: &World, text: &str) {
     fake.set_version("containerd", "1.6.20~ds1");
     let served = tokio::spawn(serve(UnixListener::bind(&socket).unwrap(), fake));
     let output = world.machine.node(&[&join()[..], &["--containerd-socket", "/run/old.sock"]].concat(), text).await;
-    says(
+    fails_with(
         &output,
         2,
         &["the container runtime on /run/old.sock is containerd 1.6.20~ds1", "install containerd 1.7 or newer"],
@@ -128,12 +128,12 @@ async fn old_containerd(world: &World, text: &str) {
 /// A user that is not root cannot join. The program is mounted where that user can run it.
 async fn nobody(world: &World, text: &str) {
     let machine = &world.machine;
-    machine.said("touch", &["/run/keelway"]);
-    machine.said("mount", &["--bind", &built("keelway").display().to_string(), "/run/keelway"]);
+    machine.output_of("touch", &["/run/keelway"]);
+    machine.output_of("mount", &["--bind", &built("keelway").display().to_string(), "/run/keelway"]);
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "/run/keelway", "node"];
-    let output = machine.ran("setpriv", &[&nobody[..], &join()].concat(), text).await;
-    says(&output, 2, &["joining a cluster requires root", "sudo"]);
-    machine.said("umount", &["/run/keelway"]);
+    let output = machine.run_with_input("setpriv", &[&nobody[..], &join()].concat(), text).await;
+    fails_with(&output, 2, &["joining a cluster requires root", "sudo"]);
+    machine.output_of("umount", &["/run/keelway"]);
     fs::remove_file(machine.file("/run/keelway")).unwrap();
 }
 
@@ -148,13 +148,13 @@ cp /bin/sleep /run/kubelet
 /run/kubelet 1000 > /dev/null 2>&1 < /dev/null &
 echo $! > /run/kubelet.pid
 for directory in $1; do mount -t tmpfs tmpfs $directory; done";
-    machine.said("sh", &["-ec", spoil, "sh", HIDDEN]);
+    machine.output_of("sh", &["-ec", spoil, "sh", HIDDEN]);
     let output = machine.node(&join(), text).await;
     let help = "
 for directory in $1; do umount $directory; done
 kill $(cat /run/kubelet.pid)
 rm -r /var/lib/keelway /run/kubelet /run/kubelet.pid";
-    machine.said("sh", &["-ec", help, "sh", HIDDEN]);
+    machine.output_of("sh", &["-ec", help, "sh", HIDDEN]);
     drop(busy);
     let words = [
         "this machine is a Keelway hypervisor",
@@ -166,25 +166,25 @@ rm -r /var/lib/keelway /run/kubelet /run/kubelet.pid";
         "bridged packets bypass the firewall",
         "/etc/resolv.conf does not exist",
     ];
-    says(&output, 2, &words);
+    fails_with(&output, 2, &words);
 }
 
 fn has_cgroup_v1() -> bool {
     std::path::Path::new("/sys/fs/cgroup/memory").is_dir()
 }
 
-fn says(output: &Output, code: i32, words: &[&str]) {
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(code), "{said}");
+fn fails_with(output: &Output, code: i32, words: &[&str]) {
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
     for word in words {
-        assert!(said.contains(word), "{word}: {said}");
+        assert!(stderr.contains(word), "{word}: {stderr}");
     }
 }
 
 async fn refused(world: &World, token: &str, code: i32, words: &[&str]) {
     let output = world.machine.node(&join(), token).await;
-    says(&output, code, words);
-    let said = String::from_utf8_lossy(&output.stderr);
+    fails_with(&output, code, words);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     let secret = token.get(5..).filter(|secret| !secret.is_empty()).unwrap_or("none");
-    assert!(!said.contains(secret), "{said}");
+    assert!(!stderr.contains(secret), "{stderr}");
 }

@@ -25,12 +25,12 @@ pub(crate) async fn all(world: &World) {
     .await;
     wait::until("a neighbour does not reach the kubelet", async || !is_reached()).await;
 
-    machine.said("ip", &["addr", "del", &format!("{OWN}/32"), "dev", "lo"]);
-    machine.said("ip", &["link", "del", "keelway0"]);
-    machine.said("sh", &["-c", "echo 0 > /proc/sys/net/ipv4/ip_forward"]);
+    machine.output_of("ip", &["addr", "del", &format!("{OWN}/32"), "dev", "lo"]);
+    machine.output_of("ip", &["link", "del", "keelway0"]);
+    machine.output_of("sh", &["-c", "echo 0 > /proc/sys/net/ipv4/ip_forward"]);
     wait::until("address, tunnel and setting are there again", async || {
-        let addresses = machine.said("ip", &["-o", "addr", "show", "dev", "lo"]);
-        let forwards = machine.said("cat", &["/proc/sys/net/ipv4/ip_forward"]);
+        let addresses = machine.output_of("ip", &["-o", "addr", "show", "dev", "lo"]);
+        let forwards = machine.output_of("cat", &["/proc/sys/net/ipv4/ip_forward"]);
         addresses.contains(OWN)
             && machine.run("ip", &["link", "show", "keelway0"]).status.success()
             && forwards.trim() == "1"

@@ -54,7 +54,7 @@ const CLEAN: &str =
 /// systemd starts, restarts and stops the worker's daemon. The kubelet and the pods are not affected.
 pub(crate) async fn unit(world: &World) {
     let machine = Machine::with_init(SYSTEMD).await;
-    let systemctl = |words: &[&str]| machine.said("systemctl", words).trim().to_owned();
+    let systemctl = |words: &[&str]| machine.output_of("systemctl", words).trim().to_owned();
     assert_eq!(systemctl(&["is-active", "containerd"]), "active");
     let token = world.token(SignedDuration::from_hours(1)).await.encode();
     machine.node_well(&[&join()[..], &["--node-name", "booted"], &STATE].concat(), &token).await;
@@ -65,7 +65,7 @@ pub(crate) async fn unit(world: &World) {
     let first = status(&machine).await;
     assert_eq!(systemctl(&["show", "--property=MainPID", "--value", UNIT]), first["pid"].to_string());
 
-    machine.said("kill", &["-KILL", &first["pid"].to_string()]);
+    machine.output_of("kill", &["-KILL", &first["pid"].to_string()]);
     wait::until("systemd starts it again", async || {
         machine.node(&[&["status"], &STATE[..]].concat(), "").await.status.success()
             && status(&machine).await["pid"] != first["pid"]

@@ -11,7 +11,7 @@ const NEXT: &str = "registry.keelway.dev/node:next";
 
 pub(crate) async fn kubelet(world: &World) {
     let ctr = cache().unwrap().join("bin/ctr").display().to_string();
-    world.machine.said(&ctr, &["-n", "k8s.io", "images", "tag", IMAGE, NEXT]);
+    world.machine.output_of(&ctr, &["-n", "k8s.io", "images", "tag", IMAGE, NEXT]);
     let before = status(world).await;
     assert_eq!(before["kubelet"]["version"], "v1.37.0");
     world.machine.node_well(&["upgrade", "--image", NEXT], "").await;
@@ -24,7 +24,7 @@ pub(crate) async fn kubelet(world: &World) {
     assert_eq!(status(world).await["kubelet"]["pid"], next["kubelet"]["pid"]);
     let unknown = world.machine.node(&["upgrade", "--to", "1.2.3"], "").await;
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
-    world.machine.said(&ctr, &["-n", "k8s.io", "images", "remove", "--sync", NEXT]);
+    world.machine.output_of(&ctr, &["-n", "k8s.io", "images", "remove", "--sync", NEXT]);
 }
 
 /// Drains the worker, and returns to the image of the cluster's release.

@@ -54,8 +54,8 @@ fn pods(one: bool) -> Value {
 
 async fn drained(client: &Client) -> (Result<(), LeaveError>, Vec<LeaveStep>) {
     let mut steps = Vec::new();
-    let told = &mut |step: &LeaveStep| steps.push(step.clone());
-    let outcome = drain(async || Ok(client.clone()), "w1", Duration::from_secs(60), told).await;
+    let on_step = &mut |step: &LeaveStep| steps.push(step.clone());
+    let outcome = drain(async || Ok(client.clone()), "w1", Duration::from_secs(60), on_step).await;
     (outcome, steps)
 }
 
