@@ -431,7 +431,7 @@ mod tests {
         CliArguments::command().debug_assert();
     }
 
-    /// Words of a command line of the documentation, as a shell takes them apart; `None` where it is none of this program's.
+    /// Splits a command line of the documentation into words, as a shell does. `None`: it is a command line of another program.
     fn words(part: &str) -> Option<Vec<String>> {
         let part =
             part.replace("--from ID", "--from 0123456789abcdef").replace("NAME", "name").replace("SHELL", "bash");
@@ -440,7 +440,7 @@ mod tests {
         (words.first()? == "keelway" && words.len() > 1).then_some(words)
     }
 
-    /// Lines of a document that people may type: in blocks of a shell, and between backticks.
+    /// Returns the lines of a document that people may type: in blocks of a shell, and between backticks.
     fn lines(text: &str) -> Vec<String> {
         let mut found = Vec::new();
         let mut block: Option<bool> = None;
@@ -464,7 +464,7 @@ mod tests {
         let mut checked = 0;
         for path in docs.chain([root.join("README.md")]) {
             for line in lines(&std::fs::read_to_string(&path).unwrap()) {
-                // What stands for something else, or is cut short, is no command line.
+                // A placeholder or an abbreviation is no command line.
                 let whole = line.chars().next().is_some_and(|first| first == 'k') && !line.contains("..");
                 for words in line.split(" | ").filter_map(words).filter(|_| whole) {
                     let parsed = CliArguments::command().try_get_matches_from(&words);

@@ -45,7 +45,7 @@ pub struct AppliedRecord {
     /// Whether `spec.replicas` was left to an autoscaler.
     #[serde(default)]
     pub is_autoscaled: bool,
-    /// Whether the agent created the object, as far as that matters.
+    /// Whether the agent created the object. It matters only for objects that contain others.
     #[serde(default)]
     pub is_created: bool,
 }

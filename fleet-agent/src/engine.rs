@@ -1,4 +1,4 @@
-//! The part of the agent that carries out Works in its cluster. It goes on while the fleet is away.
+//! The part of the agent that carries out Works in its cluster, also while the fleet is unreachable.
 
 use std::{
     collections::BTreeMap,

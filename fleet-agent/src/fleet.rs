@@ -165,7 +165,7 @@ impl FleetConnection {
         Ok(identity)
     }
 
-    /// Renews the certificate when two thirds of its life have passed. A failed renewal is tried again, while the session goes on.
+    /// Renews the certificate when two thirds of its life have passed. A failed renewal is retried, while the session continues.
     async fn renew(&self, client: &Client, at: Timestamp) -> Result<(), IdentityError> {
         loop {
             let now = Timestamp::now();

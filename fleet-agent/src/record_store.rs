@@ -1,4 +1,4 @@
-//! What the agent applied last, in files, so that it goes on after a restart while the fleet is away.
+//! The manifests that the agent applied last, in files. With them, the agent continues after a restart while the fleet is unreachable.
 //!
 //! The directory is an `emptyDir`: it outlives the container, not the pod. After a replacement of the pod, the agent needs the fleet to learn what
 //! it applied. Manifests of Secrets are in memory only, because the directory is on the disk of a node.

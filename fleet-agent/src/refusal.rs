@@ -39,7 +39,7 @@ fn is_refusal(error: &FleetError) -> bool {
         || matches!(error, FleetError::Identity(IdentityError::Create(error)) if is_denied(error))
 }
 
-/// Whether an API server authenticated nobody, or refused a user for want of rights.
+/// Whether an API server did not authenticate the client, or refused a request because the user lacks rights.
 pub(crate) fn is_denied(error: &Error) -> bool {
     matches!(error, Error::Api(status) if matches!(status.code, 401 | 403))
 }

@@ -133,8 +133,7 @@ async fn workload_client(options: &AgentOptions, settings: &ProxySettings) -> Re
     config.client().map_err(|error| AgentRunError::Client(Box::new(error)))
 }
 
-/// Serves health and metrics. The agent is ready once its own API server has listed its nodes, also while the fleet is away: without the fleet, it
-/// goes on.
+/// Serves health and metrics. The agent is ready once its own API server has listed its nodes, because it also works while the fleet is unreachable.
 async fn serve(
     addresses: &HealthAddresses,
     mut inventory: watch::Receiver<Option<inventory::ClusterInventory>>,

@@ -33,10 +33,10 @@ fn duration(text: &str) -> Result<Duration, &'static str> {
 }
 
 impl ElectArguments {
-    /// What takes part in it, where it is asked for.
+    /// Returns the election, if the options request one.
     ///
     /// # Errors
-    /// The durations do not fit to each other, or the machine has no name.
+    /// The durations contradict each other, or the machine has no name.
     pub(crate) fn election(&self, client: &kube::Client) -> anyhow::Result<Option<Election>> {
         if !self.leader_elect {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! `keelway-manager`: keeps every cluster as its documents say.
+//! `keelway-manager`: keeps every cluster in the state that its documents describe.
 
 mod definitions;
 mod elect;
@@ -219,7 +219,7 @@ async fn over_kubernetes(
     }
 }
 
-/// Metrics of a store, told where they are to be.
+/// Serves the metrics of a store and the health of the manager at these addresses, if there are any, and returns the metrics.
 async fn serve_metrics(store: Arc<dyn DocumentSource>, listen: &MetricsListen) -> anyhow::Result<Arc<ManagerMetrics>> {
     let metrics = Arc::new(ManagerMetrics::new(store, Timestamp::now()));
     let MetricsListen(addresses) = listen;

@@ -107,7 +107,7 @@ impl NodeKeeper<'_> {
         }
     }
 
-    /// Reads Node and peer once more by name: only a response that an object does not exist counts as its absence.
+    /// Reads Node and peer again by name: only a response that an object does not exist counts as its absence.
     async fn handle_absence(&self, client: Client, record: NodeRecord) -> Result<(), ApiError> {
         let name = self.options.name.as_str();
         let nodes: Api<Node> = Api::all(client.clone());

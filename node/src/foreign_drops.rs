@@ -1,4 +1,4 @@
-//! What firewalls of other programs drop of the worker's packets, what to do about it, and what the worker does itself.
+//! The worker's packets that firewalls of other programs drop, what to do about it, and what the worker accepts itself.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 const LEGACY_EVERY: Duration = Duration::from_secs(60);
 /// Text for people.
 const UNLISTED: &str = "this machine has rules of iptables-legacy, and no program that lists them (iptables-legacy-save): whether they drop packets of pods is found only once pods run";
-/// The ports of HTTP, which stands for any, and of the kubelet.
+/// The ports of HTTP, which represents any port, and of the kubelet.
 const HTTP: u16 = 80;
 const KUBELET: u16 = 10250;
 /// Addresses on the internet, for packets that leave the cluster.
@@ -206,7 +206,7 @@ fn repair(cluster: &ClusterInformation, assignment: &PeerAssignment) -> Result<O
     Ok(Some(ObservedDrops { drops: drops(&rules, &needed), has_unlisted: rules.has_unlisted }))
 }
 
-/// What the rules of other programs mean depends on.
+/// The facts on which the meaning of other programs' rules depends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct RulesFacts {
     generation: Option<u32>,

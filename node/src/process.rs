@@ -16,13 +16,13 @@ const KEPT: [&str; 2] = ["RUST_BACKTRACE", "JOURNAL_STREAM"];
 /// The search path of programs.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Gives new files the mode that their creator names, whatever the umask of the user's shell is. Processes that this one starts inherit it. The
+/// Sets the umask, so that new files have the mode that their creator requests, independent of the user's shell. Child processes inherit it. The
 /// kubelet relies on that: pods that do not run as root read files that it creates.
 pub(crate) fn set_umask() {
     umask(Mode::WGRP | Mode::WOTH);
 }
 
-/// Gives a command an environment of its own, and makes `/` its working directory, so that it does not keep this process' directory busy.
+/// Replaces the environment of a command, and sets its working directory to `/`, so that it does not keep the directory of this process busy.
 pub(crate) fn clear_environment(command: &mut Command) {
     command.env_clear().env("PATH", PATH).current_dir("/");
     command.envs(KEPT.iter().filter_map(|name| Some((name, env::var_os(name)?))));

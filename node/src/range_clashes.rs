@@ -1,4 +1,4 @@
-//! What takes packets of the cluster's ranges on a running worker: networks that the machine entered since the join, and programs that were installed.
+//! What diverts packets of the cluster's ranges on a running worker: networks that the machine entered since the join, and programs that were installed.
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -196,7 +196,7 @@ impl Layout {
         self.programs().join("image")
     }
 
-    /// The files of programs that an upgrade takes from their image, before they replace the others.
+    /// The files of programs that an upgrade extracts from their image, before they replace the others.
     pub(crate) fn staged(&self) -> Self {
         Self::new(self.at("next"))
     }

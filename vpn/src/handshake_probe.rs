@@ -1,6 +1,6 @@
 //! Whether a peer responds at an endpoint, without a change of the tunnel to it.
 //!
-//! The peer responds to a handshake initiation of a peer that it knows, and of nobody else. Without a packet under the new key, it changes neither the
+//! The peer responds only to handshake initiations of peers that it knows. Without a packet under the new key, it changes neither the
 //! endpoint nor the session of the tunnel. A peer keeps few such sessions, so that probes must be rarer than one in 20 seconds.
 
 use boringtun::noise::{Tunn, TunnResult};

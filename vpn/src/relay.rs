@@ -27,7 +27,7 @@ use crate::uapi;
 /// The configuration of a relay.
 #[derive(Debug, Clone)]
 pub struct RelayConfig {
-    /// A name for status and logs.
+    /// The name in status and logs.
     pub name: String,
     /// This end's private key, if it is known already.
     pub private_key: Option<PrivateKey>,
@@ -126,7 +126,7 @@ impl Relay {
         self.shared.stop();
     }
 
-    /// Returns the buffers that the kernel gave to the outer sockets.
+    /// Returns the buffers that the kernel allocated for the outer sockets.
     #[must_use]
     pub fn kernel_buffers(&self) -> KernelBuffers {
         self.shared.sockets().kernel_buffers()

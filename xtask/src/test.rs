@@ -1,4 +1,4 @@
-//! `cargo xtask test`: runs all tests, in parallel as far as the cores suffice.
+//! `cargo xtask test`: runs all tests, as many at a time as the cores can.
 
 mod binary;
 mod demand;

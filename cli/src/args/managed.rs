@@ -1,4 +1,4 @@
-//! What is asked of a manager.
+//! The arguments of commands for a manager.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ impl ServerArgument {
     }
 }
 
-/// A kind of documents, under the names that kubectl takes, too.
+/// A kind of documents, under the names that kubectl accepts, too.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum KindName {
     /// Defaults and limits for clusters
@@ -40,7 +40,7 @@ pub(crate) enum KindName {
 }
 
 impl KindName {
-    /// As `kind` has it.
+    /// Returns the kind as documents contain it.
     pub(crate) fn kind(self) -> &'static str {
         match self {
             Self::ClusterClass => "ClusterClass",

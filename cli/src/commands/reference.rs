@@ -1,4 +1,4 @@
-//! `keelway reference`: what of the documentation follows from the program itself.
+//! `keelway reference`: the parts of the documentation that are generated from the program.
 
 use std::{
     fmt::Write,
@@ -114,7 +114,7 @@ fn exit_status() -> Roff {
     roff
 }
 
-/// Lines as they are.
+/// Returns the section with the examples.
 fn examples(help: &str) -> Roff {
     let mut roff = Roff::new();
     let examples = help.strip_prefix("Example:\n").unwrap_or(help);
@@ -127,7 +127,7 @@ fn examples(help: &str) -> Roff {
     roff
 }
 
-/// Every command that does something, by its words.
+/// Every command that can be run, as the words of its name.
 fn commands() -> String {
     fn add(text: &mut String, command: &clap::Command, words: &str) {
         let below: Vec<_> = command.get_subcommands().filter(|below| !below.is_hide_set()).collect();
@@ -240,7 +240,7 @@ addresses. All components of a machine share its loopback.
     text
 }
 
-/// Where a port is, who connects, and who is let in.
+/// The machine of a port, the clients that connect to it, and how they are authenticated.
 fn port_of(role: Role, port: &str) -> (&'static str, &'static str, &'static str) {
     const MUTUAL: &str = "TLS, certificates on both sides";
     match (role, port) {

@@ -1,7 +1,7 @@
 //! A fake machine as a process.
 //!
-//! Says `ready` on stdout once its socket is there, takes orders on stdin (see [`SignalOrder`]) and says `ok` to each, and ends
-//! with its stdin: it never outlives the test that it is for.
+//! Prints `ready` on stdout once its socket exists. Reads orders from stdin (see [`SignalOrder`]) and prints `ok` after each. Ends with its stdin,
+//! so it never outlives its test.
 
 use std::{
     ffi::CStr,
@@ -29,11 +29,11 @@ use rustix::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Serves a fake container runtime and plays the programs of its containers, until stdin ends.
+/// Serves a fake container runtime and simulates the programs of its containers, until stdin ends.
 #[derive(Debug, Parser)]
 #[command(group = ArgGroup::new("network").args(["addresses", "beside"]).required(true))]
 struct FakeMachineArguments {
-    /// The CRI socket to make.
+    /// The CRI socket to create.
     #[arg(long)]
     socket: PathBuf,
     /// The directory that is the machine's root.
@@ -42,16 +42,16 @@ struct FakeMachineArguments {
     /// A file to append a line to for each call that changes something: method and name.
     #[arg(long)]
     calls: PathBuf,
-    /// An address of the machine's new network; may be given again.
+    /// An address of the machine's new network; can be repeated.
     #[arg(long = "address")]
     addresses: Vec<IpAddr>,
     /// Use the network of this process instead.
     #[arg(long, value_parser = pid)]
     beside: Option<Pid>,
-    /// Run an agent beside the runtime: its socket is `/agent.sock`, and what it says in `/agent.log`.
+    /// Run an agent beside the runtime: its socket is `/agent.sock`, and its log `/agent.log`.
     #[arg(long)]
     agent: bool,
-    /// An image that the machine has; may be given again.
+    /// An image that the machine has; can be repeated.
     #[arg(long = "image")]
     images: Vec<String>,
 }
@@ -77,7 +77,7 @@ fn main() -> anyhow::Result<()> {
     run(listener, &fake, arguments.agent)
 }
 
-/// An agent opens sockets of components by the descriptors that it has of them.
+/// Mounts `/proc`, through which an agent opens the sockets of components by their descriptors.
 fn mount_processes(root: &Path) -> anyhow::Result<()> {
     let place = root.join("proc");
     fs::create_dir_all(&place)?;
@@ -102,7 +102,7 @@ async fn run(listener: UnixListener, fake: &Fake, has_agent: bool) -> anyhow::Re
     }
 }
 
-/// The machine's agent, where it has one.
+/// Runs the machine's agent, if it has one.
 async fn keep(fake: Fake, socket: Option<RootSocket>) -> anyhow::Result<()> {
     let Some(socket) = socket else { return std::future::pending().await };
     let log = File::create("/agent.log")?;

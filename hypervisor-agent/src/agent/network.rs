@@ -5,7 +5,7 @@
 //!
 //! A peer that has not authenticated yet is a stranger, and has a few seconds to do so. Strangers have connection slots of their own, so they cannot
 //! use up those of the driver. If all slots are in use, a new stranger replaces the oldest one. A peer that connects repeatedly or sends nothing
-//! therefore keeps nobody else out.
+//! therefore blocks no other client.
 
 mod calls;
 mod connection_handler;

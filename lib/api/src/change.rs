@@ -23,17 +23,17 @@ use crate::{
 pub enum FieldChange {
     /// It may change at any time.
     Free,
-    /// It may name another release of the same minor, or of the next one. What runs goes there one component after the other.
+    /// It may name another release of the same minor, or of the next one. Components are upgraded one after the other.
     OneMinorUp,
-    /// It stays once `status.ingressPort` records it: tokens, kubeconfigs and workers have it.
+    /// It is immutable once `status.ingressPort` records it: tokens, kubeconfigs and workers contain it.
     OnceReserved,
-    /// It stays: keys, certificates, tokens or what the store holds rely on it.
+    /// It is immutable: keys, certificates, tokens or the data of the store depend on it.
     Never(ImmutableField),
-    /// It stays present or absent: the store of a fleet holds objects that no cluster could run, and the reverse.
+    /// It stays present or absent: the store of a fleet holds objects that no cluster can run, and the store of a cluster those that no fleet needs.
     NeverAddedOrRemoved,
 }
 
-/// Where the value of a field that stays is found.
+/// The two places of the value of an immutable field.
 #[derive(Debug, Clone, Copy)]
 pub struct ImmutableField {
     /// In a spec.
@@ -47,7 +47,7 @@ pub struct ImmutableField {
 pub struct ChangeRow {
     /// Its path, as in `spec.network.podCIDRs`.
     pub path: &'static str,
-    /// What may be done to it.
+    /// How it may change.
     pub change: FieldChange,
 }
 
@@ -94,7 +94,7 @@ pub const CHANGES: [ChangeRow; 18] = [
 ];
 
 impl ClusterBirth {
-    /// A cluster that is born with this spec.
+    /// Returns the birth of a cluster that is created with this spec.
     #[must_use]
     pub fn of(spec: &ClusterSpec) -> Self {
         Self {
@@ -169,7 +169,7 @@ fn other_kind_of_cluster(spec: &ClusterSpec, birth: &ClusterBirth) -> Option<Fau
 }
 
 impl Cluster {
-    /// A port that the cluster's ingresses do not have.
+    /// Returns a fault if the spec names a port that the cluster's ingresses do not have.
     fn other_ingress_port(&self) -> Option<Fault> {
         let reserved = self.status.as_ref()?.ingress_port?;
         let wanted = self.spec.ingress.port.filter(|wanted| *wanted != reserved)?;
@@ -180,7 +180,7 @@ impl Cluster {
 }
 
 impl Documents {
-    /// Changes that a cluster or a machine cannot go along with, of those documents that are asked for.
+    /// Returns a fault for each change that its cluster or machine does not allow, in the selected documents.
     pub fn faults_of_changes(&self, is_asked: impl Fn(&DocumentName) -> bool) -> Vec<(DocumentName, Fault)> {
         let living = self.clusters.iter().filter(|(_, cluster)| !cluster.deleted());
         let living: Vec<(&ClusterRef, &Cluster)> = living.map(|(name, cluster)| (name, &**cluster)).collect();
@@ -196,7 +196,7 @@ impl Documents {
         found
     }
 
-    /// Changes of a Cluster that what runs of it cannot go along with.
+    /// Returns a fault for each change of a Cluster that its running components do not allow.
     #[must_use]
     pub fn faults_of_change(&self, cluster: &Cluster) -> Vec<Fault> {
         let mut found = cluster.immutable_field_faults();
@@ -205,7 +205,7 @@ impl Documents {
         found
     }
 
-    /// Whether every component may go to the release that its cluster asks for.
+    /// Returns a fault if a component cannot change to the release in the spec of its cluster.
     fn refused_version(&self, cluster: &Cluster) -> Option<Fault> {
         let wanted = find(&cluster.spec.version)?;
         let running = self.components_of(cluster.id()?).filter_map(|(pod, component)| {
@@ -238,7 +238,7 @@ impl Documents {
         ))
     }
 
-    /// Machines that do not have the address any more at which the peers of a member reach it.
+    /// Returns a fault for each machine without the address at which peers reach the member on it.
     fn moved_members(&self, name: &ClusterRef, cluster: &Cluster) -> Vec<(DocumentName, Fault)> {
         let members = self.addresses_of_members(cluster).into_iter();
         let moved = members.filter_map(|(member, spec, address)| {
@@ -257,7 +257,7 @@ impl Documents {
         moved.collect()
     }
 
-    /// The members of a store with the addresses at which their peers reach them.
+    /// Returns the members of a store with the addresses at which their peers reach them.
     fn addresses_of_members<'a>(&'a self, cluster: &'a Cluster) -> Vec<(&'a ComponentName, &'a ComponentSpec, IpAddr)> {
         let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
         let (Some(store), Some(id)) = (store, cluster.id()) else { return Vec::new() };

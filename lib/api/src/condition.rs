@@ -4,7 +4,7 @@ pub mod reason;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// The schema of `status.conditions`: a list map by `type`, which a derived schema cannot say.
+/// The schema of `status.conditions`: a list map by `type`, which a derived schema cannot express.
 pub fn list_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
     let items = generator.subschema_for::<Condition>();
     schemars::json_schema!({
@@ -15,7 +15,7 @@ pub fn list_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schem
     })
 }
 
-/// What a condition says now: everything but its type and times.
+/// The current content of a condition: everything but its type and times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConditionValue {
     /// `True`, `False` or `Unknown`.
@@ -31,14 +31,14 @@ pub struct ConditionValue {
 pub enum ConditionStatus {
     /// It holds.
     True,
-    /// It does not.
+    /// It does not hold.
     False,
-    /// It could not be told.
+    /// It is not known.
     Unknown,
 }
 
 impl ConditionStatus {
-    /// As Kubernetes writes it.
+    /// Returns the status as Kubernetes writes it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -80,7 +80,7 @@ pub fn set(
     conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
 }
 
-/// The same where there may be nothing to say: the condition goes then.
+/// Sets one condition as [`set`] does, or removes it if there is no verdict.
 pub fn set_or_remove(
     conditions: &mut Vec<Condition>,
     kind: &str,
@@ -94,13 +94,13 @@ pub fn set_or_remove(
     }
 }
 
-/// Whether the condition is there.
+/// Whether the condition exists.
 #[must_use]
 pub fn has(conditions: &[Condition], kind: &str) -> bool {
     conditions.iter().any(|condition| condition.type_ == kind)
 }
 
-/// Whether the condition is there and `True`.
+/// Whether the condition exists and is `True`.
 #[must_use]
 pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
     conditions.iter().any(|c| c.type_ == kind && c.status == ConditionStatus::True.as_str())

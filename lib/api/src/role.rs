@@ -36,7 +36,7 @@ pub enum Role {
 /// What Keelway knows of a role.
 #[derive(Debug, Clone, Copy)]
 pub struct RoleRow {
-    /// As people see it, and as the program is called.
+    /// The name for people, and the name of the program.
     pub name: &'static str,
     /// The kind of machine that holds it.
     pub runs_on: HypervisorRole,
@@ -44,7 +44,7 @@ pub struct RoleRow {
     pub fewest: u32,
     /// The names of its ports, on the machine's private address or loopback.
     pub ports: &'static [&'static str],
-    /// What a machine must have left for it. A machine is never filled beyond that.
+    /// The resources that a machine must have left for it. Keelway places nothing on a machine beyond its resources.
     pub requests: Amount,
     /// Bounds of its container.
     pub resources: ContainerResources,
@@ -141,11 +141,11 @@ const GATEWAY: RoleRow = RoleRow {
 
 /// Bounds of the egress, which is a container beside each API server.
 pub const EGRESS_RESOURCES: ContainerResources = bounds(10, 128);
-/// Seconds that an egress has to end: it goes on for 60 s at most while its API server still has connections.
+/// Seconds that an egress has to end: it continues for at most 60 s while its API server still has connections.
 pub const EGRESS_STOP_SECONDS: u32 = 65;
 
 impl Role {
-    /// Every role, in the order in which people read them.
+    /// Every role, in the order of tables.
     pub const ALL: [Self; 8] = [
         Self::Etcd,
         Self::KubeApiserver,
@@ -176,7 +176,7 @@ impl Role {
         }
     }
 
-    /// Those of its ports that components of the last release do not have. A plan gives them.
+    /// Those of its ports that components of the last release do not have. A plan assigns them.
     #[must_use]
     pub fn added_ports(self) -> &'static [&'static str] {
         match self {
@@ -205,11 +205,11 @@ pub const PEER: &str = "peer";
 pub const SECURE: &str = "secure";
 /// The port of an ingress: one number per cluster on all public machines.
 pub const API: &str = "api";
-/// The port on loopback at which the egress of an API server tells its health.
+/// The port on loopback at which the egress of an API server reports its health.
 pub const EGRESS: &str = "egress";
-/// The port on loopback at which a program of Keelway's own tells its health.
+/// The port on loopback at which one of Keelway's own programs reports its health.
 pub const HEALTH: &str = "health";
-/// The port of a gateway on the machine's private address, at which API servers ask for connections into the VPN. Its port for
+/// The port of a gateway on the machine's private address, at which API servers request connections into the VPN. Its port for
 /// WireGuard is the number of the cluster's ingresses.
 pub const CONNECT: &str = "connect";
 

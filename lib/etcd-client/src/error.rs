@@ -49,7 +49,7 @@ impl EtcdError {
     }
 }
 
-/// Returns what etcd says, without its own prefix, or why there is no connection.
+/// Returns etcd's message without its prefix, or the reason why there is no connection.
 fn text(status: &Status) -> String {
     let mut cause = std::error::Error::source(status);
     while let Some(next) = cause.and_then(std::error::Error::source) {

@@ -21,7 +21,7 @@ const CLUSTER_NAMESPACE: &str = "default";
 /// The longest name of a namespace.
 const LONGEST_NAMESPACE: usize = 63;
 
-/// The documents do not fit what was asked for.
+/// The recorded documents do not fit the options.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetDocumentsError {
     /// The text is not the name of a namespace.
@@ -32,7 +32,7 @@ pub enum FleetDocumentsError {
     OtherNamespace {
         /// The namespace of the record.
         recorded: String,
-        /// The namespace that was asked for.
+        /// The namespace in the options.
         asked: String,
     },
     /// The record contains no fleet.
@@ -43,7 +43,7 @@ pub enum FleetDocumentsError {
     Replicas {
         /// The recorded number.
         recorded: u32,
-        /// The number that was asked for.
+        /// The number in the options.
         asked: u32,
     },
     /// The release cannot follow the recorded one.
@@ -51,7 +51,7 @@ pub enum FleetDocumentsError {
     Version {
         /// The recorded release.
         recorded: String,
-        /// The release that was asked for.
+        /// The release in the options.
         asked: String,
     },
     /// The id of the new fleet is not valid.

@@ -30,7 +30,7 @@ pub struct LocalAgentIdentity {
     pub files: [Vec<u8>; 3],
 }
 
-/// Gives agents of a fleet their network identities, by the names of their machines. An agent whose addresses change is restarted. Its
+/// Issues network identities to the agents of a fleet, by the names of their machines. An agent whose addresses change is restarted. Its
 /// components continue to run.
 ///
 /// Only the fleet, the programs and the agent of the request are used.

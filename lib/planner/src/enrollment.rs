@@ -108,7 +108,7 @@ pub(crate) fn plan_agents(plan: &mut Plan, seen: &PassObservation, now: &Time) {
     }
 }
 
-/// Returns the machines whose agents Keelway is about to start for the first time. Once it has tried, their documents say so.
+/// Returns the machines whose agents Keelway is about to start for the first time. Their documents record the attempt.
 pub(crate) fn first_starts(documents: &Documents, seen: &PassObservation) -> Vec<HypervisorName> {
     let is_first = |name: &HypervisorName, document: &Hypervisor| {
         let status = document.status.as_ref();

@@ -97,7 +97,7 @@ impl FirstBindings {
         [first, others, last]
     }
 
-    /// The rights of administrators and the driver, and of API servers and gateways where there are workers.
+    /// The rights of administrators and the driver, and of API servers and gateways in clusters with workers.
     fn own_access(self) -> Vec<Value> {
         match self {
             Self::Cluster => access_to_cluster(),

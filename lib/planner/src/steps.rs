@@ -20,7 +20,7 @@ use crate::{
 
 /// Decides the next step of the documents.
 ///
-/// The plan takes the documents and changes only what it decides. It is deterministic: equal arguments give equal plans. In a settled
+/// The plan starts from the documents and changes only what it decides. It is deterministic: equal arguments lead to equal plans. In a settled
 /// installation it changes nothing.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Checks whether routing tables, policy rules, DNS servers or Tailscale take packets of a cluster's ranges.
+//! Checks whether routing tables, policy rules, DNS servers or Tailscale divert packets of a cluster's ranges.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -21,7 +21,7 @@ const TAILSCALE_RANGE: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(100, 64, 0, 0
 /// The names of the chains with these rules.
 pub(crate) const TAILSCALE_CHAINS: [&str; 2] = ["ts-input", "ts-forward"];
 
-/// What takes packets on a machine, besides its networks.
+/// What can divert packets on a machine, besides its networks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RoutingFacts {
     /// The routes of other tables than the standard ones.

@@ -1,4 +1,4 @@
-//! Observes the machine's networks, and what else takes packets.
+//! Observes the machine's networks, and what else can divert packets.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -34,7 +34,7 @@ impl OwnNetworks {
     }
 }
 
-/// Returns the networks to which the machine has routes, its own addresses, and what else takes packets. What the worker made itself is left out.
+/// Returns the networks to which the machine has routes, its own addresses, and what else can divert packets. It leaves out what the worker created.
 pub(crate) fn routing(
     firewall: &FirewallNames,
     worker: &OwnNetworks,

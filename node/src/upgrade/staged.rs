@@ -19,7 +19,7 @@ pub(super) struct StagedPrograms {
 }
 
 impl StagedPrograms {
-    /// Pulls the image if it is absent, and takes its programs.
+    /// Pulls the image if it is absent, and extracts its programs.
     pub(super) async fn take(
         layout: &Layout,
         runtime: &CriRuntime,

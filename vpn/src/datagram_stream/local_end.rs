@@ -101,7 +101,7 @@ impl<'a> LocalEnd<'a> {
     }
 }
 
-/// Whether nobody listens at the local end, which may be about to be restarted.
+/// Whether no process listens at the local end, which may be restarting.
 fn is_absence(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ConnectionRefused
 }

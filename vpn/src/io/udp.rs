@@ -98,7 +98,7 @@ impl Sockets {
         Ok(Self { v4, v6, port })
     }
 
-    /// Returns the smallest buffers of the sockets. The kernel reports twice the size that it gave, for its own overhead.
+    /// Returns the smallest buffers of the sockets. The kernel reports twice the allocated size, because of its own overhead.
     pub(crate) fn kernel_buffers(&self) -> KernelBuffers {
         let sockets = || std::iter::once(&self.v4).chain(&self.v6).map(|socket| socket2::SockRef::from(&socket.udp));
         let receive = sockets().filter_map(|socket| socket.recv_buffer_size().ok()).min();

@@ -127,7 +127,7 @@ fn cgroup(text: &str) -> Result<String, String> {
     }
 }
 
-/// As the kubelet takes them: of its own prefixes it takes these only (`--node-labels`).
+/// Parses a label. Of the prefixes of Kubernetes, the kubelet accepts only some (`--node-labels`).
 fn label(text: &str) -> Result<String, String> {
     let (key, value) = text.split_once('=').ok_or("must be KEY=VALUE")?;
     let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// The name of policy and binding.
 const NAME: &str = "keelway-network-policies";
-/// What the warning says. The Event on a NetworkPolicy has the same text.
+/// The text of the warning, and of the Event on a NetworkPolicy.
 pub(crate) const NOT_ENFORCED: &str = "the default CNI configuration of this cluster does not enforce NetworkPolicies: they restrict no traffic; install a CNI plugin that enforces them, and set spec.addons.cni.enabled of the Cluster to false";
 
 /// Returns the policy and its binding. The API server accepts the object, and `kubectl` prints the warning.

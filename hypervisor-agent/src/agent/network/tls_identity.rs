@@ -162,7 +162,7 @@ impl AgentTlsIdentity {
     }
 
     /// Stores the trusted authorities, and the requested certificate if the driver sent one. The agent's first certificate can arrive only at its
-    /// socket, because the network serves nobody before.
+    /// socket, because the agent does not serve the network before.
     pub(crate) async fn take(&self, certificate: Option<String>, trust: DriverTrust) -> Result<(), RefusedEnrollment> {
         let folder = self.folder.as_ref().ok_or(RefusedEnrollment::Nothing)?;
         let mut asking = self.asking.lock().await;

@@ -65,7 +65,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Whether two looks at a disk tell about the same: how much is left of it differs by less than a twentieth of it.
+    /// Whether two observations of a disk are about equal: the free space differs by less than a twentieth of the disk.
     #[must_use]
     pub fn are_about_equal(one: Option<Self>, other: Option<Self>) -> bool {
         let (Some(one), Some(other)) = (one, other) else { return one == other };

@@ -1,6 +1,6 @@
 //! The formats of configs.
 //!
-//! A config's format says which fields its reader has to understand. A driver sends each machine the newest format that both know.
+//! The format of a config determines the fields that its reader must understand. A driver sends each machine the newest format that both know.
 
 use core::fmt;
 
@@ -21,7 +21,7 @@ impl ConfigFormat {
     /// The newest one.
     pub const NEWEST: Self = Self::Two;
 
-    /// As it stands in configs and in [`FormatRange`].
+    /// The number in configs and in [`FormatRange`].
     #[must_use]
     pub fn number(self) -> u32 {
         match self {

@@ -128,8 +128,8 @@ pub enum DatabaseRoom {
 }
 
 impl Figures {
-    /// Whether two looks at a component tell about the same: its database differs by less than a twentieth of what it has, or of the smallest
-    /// quota.
+    /// Whether two observations of a component are about equal: the sizes of its database differ by less than a twentieth of the larger one, or of
+    /// the smallest quota.
     #[must_use]
     pub fn are_about_equal(one: &Self, other: &Self) -> bool {
         let databases = match (one.database_bytes, other.database_bytes) {
@@ -139,7 +139,7 @@ impl Figures {
         databases && one.peers == other.peers && one.no_space == other.no_space
     }
 
-    /// `None`: it is no etcd member, or does not tell.
+    /// `None`: the component is no etcd member, or does not report its size.
     #[must_use]
     pub fn database_room(&self, quota: Memory) -> Option<DatabaseRoom> {
         if self.no_space {
@@ -391,17 +391,17 @@ impl MachineState {
         })
     }
 
-    /// Clusters of which there are sandboxes or files, some of them maybe twice.
+    /// Clusters with sandboxes or files on the machine. A cluster may occur twice.
     pub fn clusters(&self) -> impl Iterator<Item = ClusterId> {
         let directories = self.files.keys().filter_map(|path| path.split('/').next());
-        // Files of one cluster stand side by side.
+        // The map is ordered, so files of one cluster are adjacent.
         let of_files =
             directories.scan("", |last, name| Some((core::mem::replace(last, name) != name).then_some(name)));
         let of_files = of_files.flatten().filter_map(|name| name.parse().ok());
         self.sandboxes.iter().map(|sandbox| sandbox.pod.cluster.clone()).chain(of_files)
     }
 
-    /// What the machine tells of itself and of one cluster, without its images.
+    /// The part of the state that concerns the machine itself and one cluster, without images.
     #[must_use]
     pub fn part_of(&self, id: &ClusterId) -> Self {
         let sandboxes: Vec<_> = self.sandboxes.iter().filter(|sandbox| sandbox.pod.cluster == *id).cloned().collect();
@@ -423,7 +423,7 @@ impl MachineState {
         }
     }
 
-    /// What the machine tells of itself alone, without its images, which decide nothing.
+    /// The part of the state that concerns the machine itself, without images, on which no decision depends.
     #[must_use]
     pub fn facts(&self) -> Self {
         Self {
@@ -452,14 +452,14 @@ impl MachineState {
         }
     }
 
-    /// The data directory of this name of a pod; one that is not there is neither marked nor used.
+    /// The data directory of this name of a pod. A missing one counts as neither marked nor used.
     #[must_use]
     pub fn data_of(&self, pod: &PodName, name: &str) -> DataState {
         self.data.get(&format!("{}/{}/{name}", pod.cluster, pod.component)).copied().unwrap_or_default()
     }
 }
 
-/// What is in the directory of a cluster, with that directory itself.
+/// The entries in the directory of a cluster, and that directory itself.
 fn below<T: Clone>(all: &BTreeMap<String, T>, id: &ClusterId) -> BTreeMap<String, T> {
     let directory = id.as_str();
     let from = all.range(directory.to_owned()..).take_while(|(path, _)| path.starts_with(directory));
@@ -513,12 +513,12 @@ pub enum UnreachableReason {
 }
 
 impl<T> ObservedValue<T> {
-    /// Whoever would have to be asked gives no answer.
+    /// The machine or component does not respond.
     pub fn unreachable(why: impl Into<String>) -> Self {
         Self::Unreachable { silent: UnreachableReason::Asked, why: why.into() }
     }
 
-    /// The fact, where it is known.
+    /// The value, if it is known.
     pub fn known(&self) -> Option<&T> {
         match self {
             Self::Known(fact) => Some(fact),

@@ -24,7 +24,7 @@ pub(super) fn keep(json: &mut Json) {
     }
 }
 
-/// Gives a Cluster that a user wrote the range of the stored one. A document that names no range has the default by now, and a cluster of v0.1.0 has
+/// Keeps the stored range in a Cluster that a user wrote. A document without a range has been read with today's default, and a cluster of v0.1.0 has
 /// the earlier default.
 pub fn keep_vpn_range(written: &mut ClusterSpec, stored: &ClusterSpec) {
     if written.vpn.cidrs == VpnSpec::default().cidrs && stored.vpn.cidrs == [EARLIER] {

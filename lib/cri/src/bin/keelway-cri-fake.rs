@@ -1,4 +1,4 @@
-//! A fake runtime as a process: it outlives whoever talks to it, until SIGTERM.
+//! A fake runtime as a process: it outlives its clients, until SIGTERM.
 
 use std::{error::Error, fs, io, path::PathBuf, process::ExitCode};
 

@@ -26,7 +26,7 @@ pub(super) const DISABLED_ADMISSION: &str = "DefaultIngressClass,DefaultStorageC
 
 /// The file that configures the API servers of a fleet to connect to etcd and to nothing else.
 pub(super) const NO_EGRESS: &str = "no-egress.json";
-/// The directory does not exist in the image, and nobody can create it.
+/// The directory does not exist in the image, and no user can create it.
 const NO_SOCKET: &str = "/nonexistent/egress.sock";
 
 /// An `EgressSelectorConfiguration` under which connections to nodes, pods, Services, webhooks and aggregated APIs fail.
