@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_the_labels_is_counted() {
+    fn only_series_with_the_labels_are_summed() {
         let text =
             "# TYPE a counter\na_total{b=\"1\",c=\"2\"} 3\na_total{b=\"2\",c=\"2\"} 4\na_total_more 8\nleading 1\n";
         assert_eq!(sum(text, "a_total"), 7);

@@ -123,7 +123,7 @@ fn sandboxes(state: &MachineState) -> BTreeMap<PodName, (String, String)> {
 }
 
 #[test]
-fn agents_leave_what_runs_and_are_known_by_the_digests_of_their_release() {
+fn an_upgraded_agent_restarts_nothing_and_digests_stay() {
     for release in &RELEASES {
         let machines = release.machines();
         assert_eq!(machines.len(), 5);
@@ -140,7 +140,7 @@ fn agents_leave_what_runs_and_are_known_by_the_digests_of_their_release() {
 }
 
 #[tokio::test]
-async fn an_agent_goes_on_from_the_disk_of_an_earlier_release() {
+async fn an_agent_continues_from_the_disk_of_an_earlier_release() {
     for (name, recorded) in RELEASES.iter().flat_map(Release::machines) {
         goes_on(&name, &recorded).await;
     }
@@ -255,7 +255,7 @@ impl World {
 
 /// An upgrade makes only the intended changes, whether the driver or the agents are upgraded first.
 #[test]
-fn an_upgrade_changes_what_is_meant_and_nothing_else() {
+fn an_upgrade_changes_only_what_is_listed() {
     for release in &RELEASES {
         let (of_the_release, _) = release.formats;
         for formats in [of_the_release, FormatRange::OWN] {

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_agent_asks_less_and_less_often() {
+    fn a_refused_agent_retries_with_growing_pauses() {
         let mut pause = SessionPause::default();
         let other = FleetError::Heartbeat(Box::new(api(503)));
         assert_eq!(pause.after(&other), AGAIN);

@@ -39,7 +39,7 @@ fn loaded(store: &RecordStore) -> Vec<String> {
 }
 
 #[test]
-fn what_was_applied_is_there_after_a_restart() {
+fn applied_works_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let long = "a".repeat(253);
     let mut store = RecordStore::open(folder.path()).unwrap();

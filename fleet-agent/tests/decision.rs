@@ -67,7 +67,7 @@ fn a_first_apply_reads_nothing() {
 }
 
 #[test]
-fn what_is_as_it_was_applied_is_kept() {
+fn an_unchanged_object_is_left_alone() {
     assert_eq!(decide(&order(), Some(&record()), &LiveObject::Present(live())), WorkAction::Keep);
     let more = LiveFacts { owned: paths(&[".spec.a", ".spec.b", ".spec.c"]), ..live() };
     assert_eq!(decide(&order(), Some(&record()), &LiveObject::Present(more)), WorkAction::Keep);
@@ -191,7 +191,7 @@ fn ownership_is_that_of_applied_fields() {
 }
 
 #[test]
-fn a_manifest_is_applied_without_what_belongs_to_the_fleet() {
+fn a_manifest_is_applied_without_the_fields_of_the_fleet() {
     let manifest = json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",

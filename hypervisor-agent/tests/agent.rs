@@ -208,7 +208,7 @@ fn running(state: &MachineState) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_config_is_applied_and_its_progress_told() {
+async fn a_config_is_applied_and_its_progress_is_reported() {
     let machine = Machine::new();
     let config = config(1, "a", &["etcd-0", "etcd-1"]);
     let told = Mutex::new(Vec::new());
@@ -285,7 +285,7 @@ async fn only_root_is_let_in() {
 }
 
 #[tokio::test]
-async fn what_ends_comes_back_with_nobodys_help() {
+async fn an_exited_container_is_restarted_by_the_agent() {
     let machine = Machine::new();
     machine.settle(&config(1, "a", &["etcd-0", "etcd-1"])).await;
     let before = machine.state().await;
@@ -307,7 +307,7 @@ async fn files_are_mended() {
 }
 
 #[tokio::test]
-async fn an_agent_goes_on_from_its_disk_and_restarts_nothing() {
+async fn a_restarted_agent_continues_from_its_disk_and_restarts_nothing() {
     let mut machine = Machine::new();
     machine.settle(&config(1, "a", &["etcd-0", "etcd-1"])).await;
     let before = machine.state().await;
@@ -357,7 +357,7 @@ async fn a_leader_before_the_newest_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_older_changed_or_of_others_is_refused() {
+async fn older_changed_and_foreign_configs_are_refused() {
     let mut machine = Machine::new();
     machine.settle(&config(2, "a", &["etcd-0"])).await;
     let stranger = MachineConfig { installation: "00000000000000ee".parse().unwrap(), ..config(9, "a", &["etcd-0"]) };
@@ -729,7 +729,7 @@ async fn an_image_that_a_stranger_uses_stays_until_that_ends() {
 }
 
 #[tokio::test]
-async fn an_image_that_somebody_else_named_stays() {
+async fn an_image_with_another_name_stays() {
     let machine = Machine::with_fetched().await;
     machine.fake.tag_image(OLD, "example.com/mine:1");
     machine.keeps_images_after_an_upgrade().await;
@@ -771,7 +771,7 @@ async fn nothing_is_removed_while_the_config_cannot_be_read() {
 const ENDS: usize = 5;
 
 #[tokio::test]
-async fn what_ends_again_and_again_is_put_off() {
+async fn a_container_that_keeps_exiting_is_restarted_with_a_delay() {
     let machine = Machine::new();
     let config = config(1, "a", &["etcd-0"]);
     machine.settle(&config).await;
@@ -794,7 +794,7 @@ async fn what_ends_again_and_again_is_put_off() {
 }
 
 #[tokio::test]
-async fn a_hung_runtime_is_told_of_and_survived() {
+async fn a_hung_runtime_is_reported_and_the_agent_recovers() {
     let mut machine = Machine::new();
     machine.settle(&config(1, "a", &["etcd-0"])).await;
     let before = machine.state().await;
@@ -817,7 +817,7 @@ async fn a_hung_runtime_is_told_of_and_survived() {
 }
 
 #[tokio::test]
-async fn who_does_not_read_holds_nobody_up() {
+async fn a_client_that_does_not_read_delays_no_other() {
     let machine = Machine::new();
     let config = config(1, "a", &["etcd-0"]);
     let stalled = machine.client().watch(WITHIN).await.unwrap();

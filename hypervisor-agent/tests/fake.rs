@@ -220,7 +220,7 @@ fn of_configs(state: MachineState) -> impl PartialEq + std::fmt::Debug {
 }
 
 #[tokio::test]
-async fn the_runtime_is_told_whose_and_what_a_pod_is() {
+async fn a_sandbox_has_labels_for_its_cluster_and_component() {
     let machine = Machine::with(&two_pods()).await;
     let sandboxes = machine.local.runtime().list_pod_sandboxes(&BTreeMap::new()).await.unwrap();
     let etcd = sandboxes.iter().find(|sandbox| sandbox.name == "etcd-0").unwrap();
@@ -346,7 +346,7 @@ async fn pods_of_others_are_not_touched() {
 }
 
 #[tokio::test]
-async fn a_machine_refuses_what_is_stale() {
+async fn a_machine_refuses_a_stale_config() {
     let machine = Machine::with(&changed_pods()).await;
     let stale = machine.local.apply(&two_pods(), &CancellationToken::new(), &|_| {}).await;
     assert!(matches!(stale, Err(ApplyError::Refused(ConfigRefusal::Stale { .. }))), "{stale:?}");

@@ -219,7 +219,7 @@ fn names(names: &[&str]) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn servers_come_and_go_while_connections_stay() {
+async fn servers_change_while_connections_stay() {
     let mut machine = Machine::new();
     let (a, b) = (server("a"), server("b"));
     assert_eq!(machine.apply(&[("a", a)]).await, [""; 0], "a haproxy that does not answer is told nothing");
@@ -270,7 +270,7 @@ async fn every_change_can_be_repeated() {
 }
 
 #[tokio::test]
-async fn one_that_moved_goes_before_it_is_added_again() {
+async fn a_moved_server_is_removed_before_it_is_added_again() {
     let mut machine = Machine::new();
     let (a, b) = (server("a"), server("b"));
     machine.apply(&[("a", a)]).await;
@@ -296,7 +296,7 @@ async fn a_haproxy_that_hangs_hides_nothing_else() {
 }
 
 #[tokio::test]
-async fn only_the_sockets_of_the_pod_itself_are_asked() {
+async fn only_sockets_of_the_pod_itself_are_used() {
     let mut machine = Machine::new();
     machine.apply(&[]).await;
     let other = machine.root.path().join("other.sock");

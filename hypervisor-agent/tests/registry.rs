@@ -208,7 +208,7 @@ async fn until(seen: impl AsyncFn() -> bool) {
 }
 
 #[tokio::test]
-async fn images_are_pulled_by_who_may_from_a_registry_that_is_trusted() {
+async fn images_are_pulled_with_credentials_from_a_trusted_registry() {
     let world = World::new().await;
     let outcome = std::panic::AssertUnwindSafe(Box::pin(pulled(&world))).catch_unwind().await;
     if let Err(panic) = outcome {

@@ -45,7 +45,7 @@ mod tests {
     use crate::isolated::{run, within};
 
     #[test]
-    fn what_was_added_since_is_found() {
+    fn additions_since_the_join_are_found() {
         within(UnshareFlags::NEWNET, || {
             let before = Forwarders::observe().unwrap();
             assert_eq!(before.interfaces, ["lo".to_owned()].into());

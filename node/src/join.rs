@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_cluster_is_asked_again() {
+    async fn a_new_cluster_is_queried_again() {
         let mut steps = Vec::new();
         let outcome = fetch_information(cluster(&[403, 404]), &mut |step| steps.push(step.clone())).await;
         outcome.unwrap();

@@ -104,7 +104,7 @@ mod tests {
     use crate::samples::options;
 
     #[test]
-    fn a_new_node_has_its_labels_and_takes_no_pods() {
+    fn a_new_node_has_its_labels_and_runs_no_pods() {
         let labels = vec!["a=b".to_owned(), "kubernetes.io/os=other".to_owned()];
         let node = serde_json::to_value(node(&NodeOptions { labels, ..options() }, Timestamp::UNIX_EPOCH)).unwrap();
         let labels = &node["metadata"]["labels"];

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_of_the_cluster_are_used_where_the_user_has_none() {
+    fn credentials_of_the_cluster_are_used_if_the_user_has_none() {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path().join("state"));
         let options = NodeOptions { kubelet_root_dir: directory.path().join("kubelet"), ..options() };

@@ -236,7 +236,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn applying_the_changes_reaches_what_is_wanted_and_then_nothing_is_left(seen in peers(), wanted in peers()) {
+        fn applied_changes_reach_the_desired_peers(seen in peers(), wanted in peers()) {
             let mut now = seen;
             for change in plan_changes(&now.clone(), &wanted) {
                 now.apply(&change);

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_files_give_the_same_bytes() {
+    fn equal_files_make_equal_archives() {
         let one = written(&[("/usr/bin/b", "b"), ("/a", "a")]);
         let other = written(&[("/a", "a"), ("/usr/bin/b", "b")]);
         assert_eq!(one, other);

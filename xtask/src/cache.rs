@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interrupted_run_left_is_removed() {
+    fn leftovers_of_an_interrupted_run_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::at(directory.path()).unwrap();
         let lock = cache.lock(|| ()).unwrap();

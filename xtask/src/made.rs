@@ -120,7 +120,7 @@ fn children(process: u32) -> String {
 }
 
 #[test]
-fn pause_reaps_what_it_inherits_and_ends_on_sigterm() {
+fn pause_reaps_orphans_and_ends_on_sigterm() {
     let cache = Cache::of_environment().unwrap();
     let product = ProductSet::Standard.products().into_iter().find(|product| product.name() == "pause").unwrap();
     let root = unpacked(&made(&cache, &product));
@@ -158,7 +158,7 @@ fn contents(cache: &Cache) -> BTreeMap<PathBuf, (u64, Vec<u8>)> {
 }
 
 #[test]
-fn two_runs_give_equal_bytes_and_a_warm_one_touches_nothing() {
+fn two_runs_make_equal_bytes_and_a_warm_one_writes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let cache = Cache::at(directory.path()).unwrap();
     make(&cache, true);

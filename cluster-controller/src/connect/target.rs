@@ -96,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(address: IpAddr, port in 1..=u16::MAX) {
+        fn a_written_target_is_read_back(address: IpAddr, port in 1..=u16::MAX) {
             let target = TunnelTarget::Address(SocketAddr::new(address, port));
             prop_assert_eq!(target.to_string().parse::<TunnelTarget>(), Ok(target));
         }

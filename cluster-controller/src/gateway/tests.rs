@@ -60,7 +60,7 @@ fn vpn() -> Arc<Vpn> {
 }
 
 #[tokio::test]
-async fn a_client_that_authenticates_is_served_among_silent_ones_and_the_oldest_of_them_gives_way() {
+async fn an_authenticated_client_displaces_the_oldest_silent_one() {
     let folder = tempfile::tempdir().unwrap();
     let files = identity(&folder);
     let server = TlsServer::new(files.clone(), BTreeSet::from([EGRESS.to_owned()])).unwrap();

@@ -21,8 +21,8 @@ const SECOND_GATEWAY: u8 = 2;
 const API_SERVER: u8 = 10;
 
 #[test]
-fn a_gateway_that_is_killed_comes_back_to_workers_that_say_nothing() {
-    on_host("losses::a_gateway_that_is_killed_comes_back_to_workers_that_say_nothing", || {
+fn a_restarted_gateway_reaches_workers_that_send_nothing() {
+    on_host("losses::a_restarted_gateway_reaches_workers_that_send_nothing", || {
         let (lan, keys) = (Lan::new(), Keys::new());
         let authority = keys.authority();
         let mut gateway = Gateway::new(&lan, GATEWAY, &keys, &authority);
@@ -56,8 +56,8 @@ fn a_gateway_that_is_killed_comes_back_to_workers_that_say_nothing() {
 }
 
 #[test]
-fn where_a_gateway_says_nothing_another_one_is_used() {
-    on_host("losses::where_a_gateway_says_nothing_another_one_is_used", || {
+fn another_gateway_is_used_if_one_does_not_respond() {
+    on_host("losses::another_gateway_is_used_if_one_does_not_respond", || {
         let (lan, keys) = (Lan::new(), Keys::new());
         let authority = keys.authority();
         let silent = Gateway::new(&lan, GATEWAY, &keys, &authority);

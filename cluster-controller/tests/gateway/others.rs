@@ -20,8 +20,8 @@ const API_SERVER: u8 = 10;
 const OF_OTHER: &str = "100.80.255.2";
 
 #[test]
-fn other_gateways_are_taken_up_without_a_restart() {
-    on_host("others::other_gateways_are_taken_up_without_a_restart", || {
+fn changes_of_other_gateways_need_no_restart() {
+    on_host("others::changes_of_other_gateways_need_no_restart", || {
         let (lan, keys) = (Lan::new(), Keys::new());
         let authority = keys.authority();
         let mut gateway = Gateway::new(&lan, GATEWAY, &keys, &authority);

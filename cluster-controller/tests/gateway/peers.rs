@@ -22,8 +22,8 @@ const USER: &str = "keelway:gateway";
 const W7: &str = "100.80.0.7:10250";
 
 #[test]
-fn peers_come_and_go_as_the_cluster_says_and_stay_while_it_is_silent() {
-    on_host("peers::peers_come_and_go_as_the_cluster_says_and_stay_while_it_is_silent", || {
+fn peers_follow_the_cluster_and_stay_while_its_api_is_away() {
+    on_host("peers::peers_follow_the_cluster_and_stay_while_its_api_is_away", || {
         let (lan, keys) = (Lan::new(), Keys::new());
         let authority = keys.authority();
         let mut cluster = ApiServer::start(&lan, 30);

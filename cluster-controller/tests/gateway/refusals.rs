@@ -101,8 +101,8 @@ fn a_gateway_leads_to_its_own_clusters_peers_and_nowhere_else() {
 const PUBLIC: &str = "198.51.100.1";
 
 #[test]
-fn who_is_no_egress_of_the_installation_is_not_answered() {
-    on_host("refusals::who_is_no_egress_of_the_installation_is_not_answered", || {
+fn only_an_egress_of_the_installation_gets_a_response() {
+    on_host("refusals::only_an_egress_of_the_installation_gets_a_response", || {
         let (lan, keys) = (Lan::new(), Keys::new());
         let (authority, other) = (keys.authority(), keys.authority());
         let mut gateway = Gateway::new(&lan, GATEWAY, &keys, &authority);

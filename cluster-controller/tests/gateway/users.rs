@@ -18,8 +18,8 @@ const API_SERVER: u8 = 10;
 const SOMEBODY: u32 = 4711;
 
 #[test]
-fn an_egress_is_asked_by_its_own_user() {
-    on_host("users::an_egress_is_asked_by_its_own_user", || {
+fn only_its_own_user_connects_to_an_egress() {
+    on_host("users::only_its_own_user_connects_to_an_egress", || {
         let (lan, keys) = (Lan::new(), Keys::new());
         let mut egress = Egress::new(&lan, API_SERVER, &keys, &keys.authority(), &[]);
         egress.start();

@@ -28,38 +28,38 @@ fn create(world: &mut TestFleet, reach: ReachMode) -> Vec<u8> {
 }
 
 #[test]
-fn clients_go_on() {
-    on_own_host("clients_go_on", || scenario("e2eha", ReachMode::Network));
+fn clients_continue() {
+    on_own_host("clients_continue", || scenario("e2eha", ReachMode::Network));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
-fn clients_go_on_by_sockets() {
-    on_own_host("clients_go_on_by_sockets", || scenario("e2ehaso", ReachMode::Socket));
+fn clients_continue_by_sockets() {
+    on_own_host("clients_continue_by_sockets", || scenario("e2ehaso", ReachMode::Socket));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
-fn clients_go_on_by_agents_sockets() {
-    on_own_host("clients_go_on_by_agents_sockets", || scenario("e2ehaag", ReachMode::AgentSocket));
+fn clients_continue_by_agents_sockets() {
+    on_own_host("clients_continue_by_agents_sockets", || scenario("e2ehaag", ReachMode::AgentSocket));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
-fn clients_go_on_through_a_public_machine() {
-    on_own_host("clients_go_on_through_a_public_machine", || scenario("e2ehavi", ReachMode::Via));
+fn clients_continue_through_a_public_machine() {
+    on_own_host("clients_continue_through_a_public_machine", || scenario("e2ehavi", ReachMode::Via));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
-fn clients_go_on_where_agents_wait() {
-    on_own_host("clients_go_on_where_agents_wait", || scenario("e2ehado", ReachMode::DialOut));
+fn clients_continue_with_waiting_agents() {
+    on_own_host("clients_continue_with_waiting_agents", || scenario("e2ehado", ReachMode::DialOut));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
-fn clients_go_on_behind_proxies() {
-    on_own_host("clients_go_on_behind_proxies", || scenario("e2ehapr", ReachMode::Proxy));
+fn clients_continue_behind_proxies() {
+    on_own_host("clients_continue_behind_proxies", || scenario("e2ehapr", ReachMode::Proxy));
 }
 
 fn scenario(tag: &str, reach: ReachMode) {
@@ -100,8 +100,8 @@ fn scenario(tag: &str, reach: ReachMode) {
 
 #[test]
 #[ignore = "long: what a lost sandbox held is given its time to drain, one after the other"]
-fn clients_go_on_without_any_sandbox() {
-    on_own_host("clients_go_on_without_any_sandbox", || {
+fn clients_continue_without_any_sandbox() {
+    on_own_host("clients_continue_without_any_sandbox", || {
         let mut world = TestFleet::new("e2ehas");
         let machines = create(&mut world, ReachMode::Network);
         let plane = Plane::new(&world, &machines);

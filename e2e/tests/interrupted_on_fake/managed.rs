@@ -66,7 +66,7 @@ async fn a_manager_that_is_killed_again_and_again() {
 
 /// A machine that hangs delays only the clusters that use it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_that_hangs_holds_up_nobody_else() {
+async fn a_hung_machine_delays_no_other() {
     let mut world = Managed::start(3).await;
     world.ask_for(0);
     world.ask_for(1);

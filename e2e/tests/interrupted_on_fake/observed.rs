@@ -6,7 +6,7 @@ use keelway_e2e::leak_patterns::LeakPatterns;
 use crate::world::World;
 
 #[tokio::test]
-async fn an_observation_has_no_key_and_gives_the_same_plan() {
+async fn an_observation_has_no_key_and_leads_to_the_same_plan() {
     let world = World::start().await;
     let settled = world.settle(&world.with_cluster().await).await;
     let keys = LeakPatterns::of(&Documents::read(settled.as_bytes()).unwrap());

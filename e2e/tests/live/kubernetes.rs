@@ -16,8 +16,8 @@ const DOCUMENTS: [&str; 5] =
     ["get", "hypervisors,clusters.keelway.dev,components,secrets", "--all-namespaces", "-o", "yaml"];
 
 #[test]
-fn clusters_are_kept_as_a_management_cluster_says() {
-    on_own_host("kubernetes::clusters_are_kept_as_a_management_cluster_says", scenario);
+fn clusters_follow_a_management_cluster() {
+    on_own_host("kubernetes::clusters_follow_a_management_cluster", scenario);
 }
 
 fn scenario() {

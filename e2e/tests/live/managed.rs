@@ -16,8 +16,8 @@ use crate::{look, workload};
 const CLUSTER: &str = "clusters/default/c1.yaml";
 
 #[test]
-fn clusters_are_kept_as_files_say() {
-    on_own_host("managed::clusters_are_kept_as_files_say", scenario);
+fn clusters_follow_files() {
+    on_own_host("managed::clusters_follow_files", scenario);
 }
 
 fn scenario() {

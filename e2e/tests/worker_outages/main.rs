@@ -55,8 +55,8 @@ fn outages_through_a_public_machine() {
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
-fn outages_where_agents_wait() {
-    on_own_host("outages_where_agents_wait", || scenario("e2elodo", ReachMode::DialOut));
+fn outages_with_waiting_agents() {
+    on_own_host("outages_with_waiting_agents", || scenario("e2elodo", ReachMode::DialOut));
 }
 
 fn scenario(tag: &str, reach: ReachMode) {

@@ -55,8 +55,8 @@ fn workers_through_a_public_machine() {
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
-fn workers_where_agents_wait() {
-    on_own_host("workers_where_agents_wait", || scenario("e2ewodo", ReachMode::DialOut));
+fn workers_with_waiting_agents() {
+    on_own_host("workers_with_waiting_agents", || scenario("e2ewodo", ReachMode::DialOut));
 }
 
 #[test]

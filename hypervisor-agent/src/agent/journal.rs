@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_again_counts_and_is_the_newest() {
+    fn a_repeated_event_is_counted_and_moves_to_the_end() {
         let (journal, _disk) = journal(true);
         for message in ["a", "b", "a", "a"] {
             note(&journal, message);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_machine_of_nobody_has_no_events() {
+    async fn a_machine_without_an_installation_has_no_events() {
         let (journal, mut disk) = journal(false);
         note(&journal, "before");
         journal.begin();

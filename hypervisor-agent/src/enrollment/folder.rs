@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_is_in_nobodys_way() {
+    fn leftovers_of_a_crash_do_no_harm() {
         let root = tempfile::tempdir().unwrap();
         let folder = IdentityFolder::new(root.path().to_owned());
         folder.write(&identity("one")).unwrap();

@@ -38,7 +38,7 @@ fn descriptors() -> usize {
 }
 
 #[tokio::test]
-async fn ten_thousand_that_say_nothing_take_a_few_places() {
+async fn ten_thousand_silent_connections_use_bounded_resources() {
     let _alone = ALONE.lock().await;
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
@@ -144,7 +144,7 @@ pub(crate) fn question(nth: u32, path: &str, message: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn who_asks_and_does_not_read_loses_its_place() {
+async fn a_client_that_does_not_read_responses_is_disconnected() {
     let mut installation = Installation::new(1);
     let bounds = ConnectionLimits { conversations: 1, silence: Duration::from_secs(1), ..ConnectionLimits::default() };
     let machine = Machine::new(&mut installation, bounds);

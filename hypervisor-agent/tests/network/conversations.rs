@@ -51,7 +51,7 @@ async fn the_driver_is_served() {
 }
 
 #[tokio::test]
-async fn what_a_look_found_is_told_as_often_as_it_is_asked_for() {
+async fn every_client_receives_the_last_observation() {
     let mut installation = Installation::new(1);
     let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let client = machine.client(&installation.driver(|_| {}));
@@ -75,7 +75,7 @@ async fn what_a_look_found_is_told_as_often_as_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_done_is_told_for_as_long_as_it_is_so() {
+async fn a_failure_is_reported_for_as_long_as_it_lasts() {
     let mut installation = Installation::new(1);
     let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let client = machine.client(&installation.driver(|_| {}));
@@ -99,7 +99,7 @@ async fn what_could_not_be_done_is_told_for_as_long_as_it_is_so() {
 }
 
 #[tokio::test]
-async fn a_config_may_leave_out_what_the_agent_has() {
+async fn a_config_may_omit_content_that_the_agent_has() {
     let mut installation = Installation::new(1);
     let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let client = machine.client(&installation.driver(|_| {}));

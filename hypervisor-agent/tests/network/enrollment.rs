@@ -109,7 +109,7 @@ async fn a_token_is_good_once() {
 }
 
 #[tokio::test]
-async fn who_does_not_hold_the_token_enrols_nobody() {
+async fn only_a_holder_of_the_token_can_enroll() {
     let mut installation = Installation::new(1);
     let token = installation.token(MACHINE, 1);
     let machine = Machine::enrolling(&token);
@@ -157,7 +157,7 @@ async fn an_agent_that_does_not_hold_the_token_gets_no_certificate() {
 }
 
 #[tokio::test]
-async fn a_token_that_ended_enrols_nobody() {
+async fn an_expired_token_cannot_enroll() {
     let mut installation = Installation::new(1);
     let token = installation.token(MACHINE, -1);
     let mut machine = Machine::enrolling(&token);
@@ -169,7 +169,7 @@ async fn a_token_that_ended_enrols_nobody() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_taken_for_its_own_name_of_its_own_installation_and_of_the_authority_of_its_token() {
+async fn an_agent_accepts_only_its_own_certificate_from_the_authority_of_its_token() {
     let (mut installation, mut other) = (Installation::new(1), Installation::new(2));
     let token = installation.token(MACHINE, 1);
     let machine = Machine::enrolling(&token);
@@ -199,7 +199,7 @@ async fn a_certificate_is_taken_for_its_own_name_of_its_own_installation_and_of_
 }
 
 #[tokio::test]
-async fn who_is_cut_off_before_the_certificate_comes_comes_again() {
+async fn an_enrollment_cut_off_before_the_certificate_is_repeated() {
     let mut installation = Installation::new(1);
     let token = installation.token(MACHINE, 1);
     let mut machine = Machine::enrolling(&token);
@@ -213,7 +213,7 @@ async fn who_is_cut_off_before_the_certificate_comes_comes_again() {
 }
 
 #[tokio::test]
-async fn who_is_cut_off_before_the_last_word_finds_it_enrolled() {
+async fn an_enrollment_cut_off_before_the_last_response_is_complete() {
     let mut installation = Installation::new(1);
     let token = installation.token(MACHINE, 1);
     let machine = Machine::enrolling(&token);
@@ -251,7 +251,7 @@ async fn deaf_once(agent: SocketAddr, deaf: Arc<AtomicBool>) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn who_says_nothing_or_too_much_keeps_nobody_from_it() {
+async fn silent_and_flooding_clients_do_not_block_an_enrollment() {
     let mut installation = Installation::new(1);
     let token = installation.token(MACHINE, 1);
     let machine = Machine::enrolling(&token);

@@ -80,7 +80,7 @@ async fn end(events: &mut Streaming<v1::ContainerEventResponse>) -> (usize, Stat
 }
 
 #[tokio::test]
-async fn many_are_told_by_one_subscription() {
+async fn one_subscription_serves_many_clients() {
     let mut installation = Installation::new(1);
     let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
@@ -97,7 +97,7 @@ async fn many_are_told_by_one_subscription() {
 }
 
 #[tokio::test]
-async fn who_does_not_read_holds_up_nobody_and_is_told_what_it_missed() {
+async fn a_slow_subscriber_delays_no_other_and_learns_how_many_events_it_missed() {
     let mut installation = Installation::new(1);
     let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});

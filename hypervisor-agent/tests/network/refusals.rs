@@ -184,7 +184,7 @@ fn client_hello(minor: u8) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_is_no_tls_1_3_is_not_answered() {
+async fn only_tls_1_3_gets_a_response() {
     let mut installation = Installation::new(1);
     let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
@@ -210,7 +210,7 @@ async fn what_is_no_tls_1_3_is_not_answered() {
 
 /// Only the driver can send a recorded config again, and it has no effect then.
 #[tokio::test]
-async fn a_config_that_is_old_or_for_somebody_else_has_no_effect() {
+async fn a_recorded_config_has_no_effect_when_sent_again() {
     const SECRET: &str = "what only the component may know";
     let mut installation = Installation::new(1);
     let machine = Machine::new(&mut installation, ConnectionLimits::default());
@@ -243,7 +243,7 @@ async fn a_config_that_is_old_or_for_somebody_else_has_no_effect() {
 
 /// A driver rejects an agent whose certificate is of another installation.
 #[tokio::test]
-async fn a_driver_takes_nobody_else_for_the_agent() {
+async fn a_driver_rejects_an_agent_of_another_installation() {
     let (mut installation, mut other) = (Installation::new(1), Installation::new(2));
     let stranger = Machine::new(&mut other, ConnectionLimits::default());
     assert!(stranger.serves(&other.driver(|_| {})).await);

@@ -30,7 +30,7 @@ async fn serial(client: &HypervisorAgentClient) -> String {
 }
 
 #[tokio::test]
-async fn a_certificate_is_replaced_while_conversations_go_on() {
+async fn a_certificate_is_replaced_while_connections_continue() {
     let mut installation = Installation::new(1);
     let mut machine = enrolled_machine(&mut installation).await;
     let driver = installation.driver(|_| {});
@@ -56,7 +56,7 @@ async fn a_certificate_is_replaced_while_conversations_go_on() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_nobody_asked_for_is_not_taken() {
+async fn a_certificate_without_a_request_is_refused() {
     let mut installation = Installation::new(1);
     let machine = enrolled_machine(&mut installation).await;
     let driver = installation.driver(|_| {});

@@ -81,7 +81,7 @@ async fn machine_with_streams(installation: &mut Installation, driver: &TempDir)
 }
 
 #[tokio::test]
-async fn a_stream_is_there_once_for_who_asked_for_it() {
+async fn a_stream_opens_once_and_only_for_its_client() {
     let mut installation = Installation::new(1);
     let driver = installation.driver(|_| {});
     let (machine, runtime) = machine_with_streams(&mut installation, &driver).await;

@@ -86,7 +86,7 @@ async fn logs_are_listed_read_and_followed() {
 }
 
 #[tokio::test]
-async fn an_installation_takes_a_machine_over() {
+async fn a_machine_is_adopted_over_the_network() {
     let mut installation = Installation::new(1);
     let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});

@@ -97,7 +97,7 @@ async fn one_that_waits_to_be_called() {
 }
 
 #[tokio::test]
-async fn who_waits_comes_back_to_an_agent_that_began_anew() {
+async fn a_waiting_agent_reconnects_to_a_restarted_agent() {
     let mut installation = Installation::new(1);
     let public = Machine::new(&mut installation, ConnectionLimits::default());
     let at = public.address;

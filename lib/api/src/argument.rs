@@ -212,7 +212,7 @@ mod tests {
     use crate::release::RELEASES;
 
     #[test]
-    fn nothing_that_may_be_given_is_keelways_own() {
+    fn no_allowed_argument_is_one_that_keelway_sets() {
         for argument in Role::ALL.into_iter().flat_map(of_role) {
             assert!(!is_own(argument.name), "{}", argument.name);
         }

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn immutable_fields_are_restored_from_the_birth() {
+    fn immutable_fields_are_restored_from_the_recorded_birth() {
         let spec = |value: Value| serde_json::from_value::<ClusterSpec>(value).unwrap();
         let born = spec(json!({ "version": "1.37.0" }));
         let other = spec(json!({

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_no_truths() {
+    fn a_change_of_texts_alone_is_no_decision() {
         let says = |before: &Documents, status, message: &str, generation| {
             let mut after = before.clone();
             let cluster = after.clusters.values_mut().next().unwrap().status.get_or_insert_default();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_so_yet_is_as_good_as_not_told() {
+    fn a_missing_condition_equals_one_that_is_not_true_yet() {
         let told = |stage, status| {
             let mut component =
                 Documents::read(world().as_bytes()).unwrap().components.values().next().unwrap().clone();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_told_and_what_is_relied_on_is_not() {
+    fn a_change_of_conditions_is_told_from_a_change_that_others_depend_on() {
         let says = || ConditionValue {
             status: ConditionStatus::True,
             reason: "Changing".to_owned(),

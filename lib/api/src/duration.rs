@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused() {
+    fn an_invalid_duration_is_refused() {
         for text in ["", "1", "h", "1d", "-1h", "1.5h", "99999999999999999999h"] {
             assert!(text.parse::<Span>().is_err(), "{text}");
         }

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_take_what_they_need() {
+    fn a_map_allocates_only_its_entries() {
         let few: CompactMap<u32> = [("b".to_owned(), 2), ("a".to_owned(), 1)].into();
         assert_eq!((few.0.capacity(), few.clone().0.capacity()), (2, 2));
     }

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_for_a_repository_is_read_for_its_images() {
+    fn credentials_of_a_repository_apply_to_its_images() {
         let image = "registry.example.com:5000/mirror/coredns:v1.14.6";
         assert_eq!(repository_of(image), "registry.example.com:5000/mirror/coredns");
         assert_eq!(repository_of("r.io/a@sha256:00"), "r.io/a");

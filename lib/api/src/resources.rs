@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cluster_says_stands_before_what_keelway_allows() {
+    fn resources_of_a_cluster_override_the_defaults() {
         let spec = spec(r#"{"quota":"2Gi"}"#, r#"{"limits":{"cpu":"2","memory":"8Gi"}}"#);
         assert_eq!(faults(&spec), []);
         let bounds = ClusterResources::of(&spec);

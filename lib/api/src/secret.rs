@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_more_than_a_name_takes_no_more() {
+    fn metadata_with_only_a_name_allocates_nothing_else() {
         let secret: Secret = serde_json::from_value(json!({ "metadata": { "name": "n" }, "data": {} })).unwrap();
         assert_eq!(secret.metadata.rest, None);
         assert_eq!(secret.data, Some(CompactMap::default()));

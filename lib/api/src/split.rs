@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_refused_with_its_place() {
+    fn invalid_utf_8_is_refused_with_its_position() {
         assert!(text(b"a\nb\xff").unwrap_err().problem.contains("byte 4 of the input is not UTF-8"));
         assert_eq!(text(b"a\nb\xff").unwrap_err().line, 2);
         assert_eq!(text(b"a\n\n\0").unwrap_err().line, 3);

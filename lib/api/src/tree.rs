@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn scalars_mean_what_yaml_1_2_says() {
+    fn scalars_follow_yaml_1_2() {
         assert_eq!(plain("yes"), ScalarMeaning::Text);
         assert_eq!(plain("1.37.0"), ScalarMeaning::Text);
         assert_eq!(plain("12:30:45"), ScalarMeaning::Text);

@@ -48,7 +48,7 @@ fn told(clusters: &str) -> Vec<String> {
 }
 
 #[test]
-fn nothing_changes_where_there_are_no_classes() {
+fn without_classes_nothing_changes() {
     let machines = CLASSES.split_once("kind: Hypervisor").unwrap().1;
     let machines = format!("apiVersion: keelway.dev/v1alpha1\nkind: Hypervisor{machines}");
     assert!(read(&(machines.clone() + &cluster("c1", "team-c", "etcd: {replicas: 7}"))).is_ok());

@@ -92,7 +92,7 @@ fn told(before: &Documents, after: &Documents) -> Vec<String> {
 }
 
 #[test]
-fn the_same_twice_tells_nothing() {
+fn unchanged_documents_cause_no_events() {
     let mut documents = placed();
     of_cluster(&mut documents, "Progressing", (ConditionStatus::True, ConditionReason::Starting), "waits for etcd-0");
     assert_eq!(told(&documents, &documents), [""; 0]);
@@ -102,7 +102,7 @@ fn the_same_twice_tells_nothing() {
 }
 
 #[test]
-fn a_birth_is_told_step_by_step() {
+fn events_follow_each_step_of_a_creation() {
     let (before, mut after) = (empty(), placed());
     of_cluster(&mut after, "Progressing", (ConditionStatus::True, ConditionReason::Starting), "waits for etcd-0");
     of_cluster(&mut after, "Degraded", (ConditionStatus::True, ConditionReason::NotReady), "not ready: etcd-0");
@@ -140,7 +140,7 @@ fn a_birth_is_told_step_by_step() {
 }
 
 #[test]
-fn what_fails_is_a_warning() {
+fn a_failure_is_a_warning() {
     let mut well = placed();
     initialize(&mut well);
     etcd(&mut well).status.get_or_insert_default().stage = ComponentStage::Serving;
@@ -166,7 +166,7 @@ fn what_fails_is_a_warning() {
 }
 
 #[test]
-fn machines_come_and_go() {
+fn events_follow_machines() {
     let (before, mut after) = (empty(), empty());
     let machine = after.hypervisors.values_mut().next().unwrap();
     let conditions = &mut machine.status.as_mut().unwrap().conditions;
@@ -200,7 +200,7 @@ fn certificates_are_named_and_nothing_of_them_is_shown() {
 }
 
 #[test]
-fn an_end_is_told_as_a_whole() {
+fn a_deletion_is_one_event() {
     let mut going = placed();
     cluster(&mut going).metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
     of_cluster(&mut going, "Available", (ConditionStatus::True, ConditionReason::Serving), "it serves");
@@ -216,7 +216,7 @@ fn an_end_is_told_as_a_whole() {
 }
 
 #[test]
-fn a_pause_is_told_when_it_begins_and_ends() {
+fn a_pause_has_an_event_at_its_begin_and_end() {
     let (before, mut after) = (placed(), placed());
     of_cluster(&mut after, "Paused", (ConditionStatus::True, ConditionReason::Paused), "nothing is done about it");
     assert_eq!(told(&before, &after), ["Normal c1 Paused: nothing is done about it"]);

@@ -103,7 +103,7 @@ fn fields_of_a_newer_release_are_kept() {
 }
 
 #[test]
-fn a_person_who_writes_an_unknown_field_gets_an_error() {
+fn an_unknown_field_from_a_user_is_an_error() {
     for format in ["'1'", "7", "newest", "''", "'-1'", "'0'"] {
         let format = format!("keelway.dev/format: {format}");
         let text = world().replace("keelway.dev/format: '7'", &format);
@@ -146,7 +146,7 @@ fn fields_that_an_api_server_knows_are_kept_and_written_as_those_of_a_newer_rele
 }
 
 #[test]
-fn a_document_of_the_same_format_says_nothing_of_it() {
+fn a_document_of_the_same_format_has_no_annotation_of_it() {
     let text = "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata:\n  name: c1\nspec:\n  version: 1.37.0\n";
     let stamped = text.replace("name: c1", "name: c1\n  annotations: {keelway.dev/format: '1'}");
     let read = |text: &str| Document::read(text.as_bytes(), "c1", ReadOptions::default()).unwrap().1;

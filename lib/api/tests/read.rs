@@ -11,7 +11,7 @@ fn read(text: &str) -> Documents {
 }
 
 #[test]
-fn a_placement_in_a_status_is_taken_over() {
+fn a_placement_in_a_status_is_moved_to_the_spec() {
     let placement = "  placement: \"because: it is free\"\n";
     let before = WORLD.replace(&format!("{placement}status:\n"), &format!("status:\n{placement}"));
     assert_ne!(before, WORLD);
@@ -24,7 +24,7 @@ fn a_world_is_written_in_canonical_form() {
 }
 
 #[test]
-fn what_was_written_reads_as_the_same() {
+fn written_documents_are_read_back_unchanged() {
     let world = read(WORLD);
     let written = world.write();
     let again = read(&written);
@@ -72,7 +72,7 @@ fn born(change: impl Fn(String) -> String) -> Result<Documents, keelway_api::fau
 }
 
 #[test]
-fn what_a_store_relies_on_is_missed() {
+fn missing_documents_of_a_store_are_errors() {
     assert!(born(|text| text).is_ok());
     let problems = |change: &dyn Fn(String) -> String| -> Vec<String> {
         let faults = born(change).unwrap_err().0;

@@ -178,7 +178,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_written_reads_as_the_same(world in world()) {
+    fn written_documents_are_read_back_the_same(world in world()) {
         obeys(&world)?;
     }
 

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_oldest_gives_way() {
+    async fn the_oldest_task_is_ended_for_a_new_one() {
         let ended = Arc::default();
         let mut strangers = BoundedTasks::new(3);
         for number in 0..100 {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_ended_takes_no_place() {
+    async fn an_ended_task_frees_its_place() {
         let (ended, ending) = (Arc::default(), Arc::new(Notify::new()));
         let mut strangers = BoundedTasks::new(2);
         let stays = End(0, Arc::clone(&ended));

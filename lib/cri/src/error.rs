@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_is_the_source_and_not_in_the_words() {
+    fn the_cause_is_the_source_and_not_in_the_text() {
         let error = error(Code::Unknown, "no room");
         assert_eq!(error.to_string(), "RunPodSandbox p: refused");
         assert_eq!(std::error::Error::source(&error).map(ToString::to_string).as_deref(), Some("no room"));

@@ -60,7 +60,7 @@ async fn one_call_hangs_and_others_do_not() {
 }
 
 #[tokio::test]
-async fn a_stop_may_take_its_grace_longer() {
+async fn a_stop_may_last_longer_by_its_grace_period() {
     let fake = Fake::new();
     fake.add_image("image");
     let runtime = fake.runtime(SHORT);
@@ -119,7 +119,7 @@ async fn the_runtime_dies_in_the_middle_of_a_call_and_comes_back() {
 }
 
 #[tokio::test]
-async fn events_that_nobody_fetches_are_counted() {
+async fn events_that_are_not_read_are_counted() {
     let fake = Fake::new();
     let runtime = fake.runtime(Deadlines::default());
     let mut events = runtime.events();
@@ -138,7 +138,7 @@ async fn events_that_nobody_fetches_are_counted() {
 }
 
 #[tokio::test]
-async fn cgroup_driver_is_asked_for_and_else_cgroupfs() {
+async fn the_cgroup_driver_is_queried_and_cgroupfs_by_default() {
     let fake = Fake::new();
     let runtime = fake.runtime(SHORT);
     for (asked, answered) in [

@@ -76,7 +76,7 @@ async fn faults_come_at_their_call_and_once() {
 }
 
 #[tokio::test]
-async fn containers_end_when_a_test_says_so() {
+async fn a_test_ends_containers_of_the_fake() {
     let fake = Fake::new();
     fake.add_image("image");
     let runtime = fake.runtime(Deadlines::default());

@@ -50,7 +50,7 @@ async fn a_test_that_is_killed() {
 }
 
 #[tokio::test]
-async fn the_next_test_clears_what_a_killed_one_left() {
+async fn the_next_test_removes_leftovers_of_a_killed_one() {
     let mut killed = Command::new(env::current_exe().unwrap())
         .args(["a_test_that_is_killed", "--exact", "--ignored", "--nocapture"])
         .env(CHILD, "1")

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn etcd_s_reason_is_told_without_its_prefix() {
+    fn the_reason_of_etcd_is_reported_without_its_prefix() {
         let behind = "etcdserver: can only promote a learner member which is in sync with leader";
         let error = EtcdError::status("MemberPromote", Status::failed_precondition(behind));
         assert!(error.is_learner_behind());

@@ -53,7 +53,7 @@ fn no_key_is_in_debug_output_or_errors() {
 }
 
 #[test]
-fn a_refused_token_says_what_to_do() {
+fn an_error_about_a_token_names_a_remedy() {
     let with = |field: &str, value: Json| {
         let mut changed = payload();
         changed[field] = value;

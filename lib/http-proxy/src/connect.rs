@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_names_the_proxy_and_what_to_do_without_credentials() {
+    async fn an_error_names_the_proxy_and_a_remedy_without_credentials() {
         let table = [
             ("HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n", "USER:PASSWORD@"),
             ("HTTP/1.1 403 Forbidden\r\ncontent-length: 4\r\n\r\nnope", "allow CONNECT"),

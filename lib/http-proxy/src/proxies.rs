@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_usable_proxy_is_refused_without_its_text() {
+    fn an_unusable_proxy_is_refused_without_its_text() {
         let table = [
             ("http://user:hidden@", InvalidHttpProxy::Url("HTTPS_PROXY")),
             ("http:// hidden", InvalidHttpProxy::Url("HTTPS_PROXY")),

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_goes_on_with_each_renewal_and_ends_without() {
+    async fn work_continues_with_each_renewal_and_ends_without() {
         let fence = LeaseFence::default();
         assert_eq!(fence.while_held(async {}).await, Err(NotHeld));
         let began = LeaseTime::now();
@@ -124,7 +124,7 @@ mod tests {
 
     /// A process that was stopped for too long notices it before its next step.
     #[tokio::test]
-    async fn no_step_is_taken_late() {
+    async fn no_step_begins_after_the_lease_has_ended() {
         let fence = LeaseFence::default();
         fence.set(Some(LeaseTime::now() + SOON));
         let late = Cell::new(false);

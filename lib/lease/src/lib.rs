@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_free_lease_and_one_of_our_own_are_taken() {
+    async fn a_free_lease_and_an_own_one_are_acquired() {
         assert_eq!(decide(None, false), CandidateStep::Take);
         for free in [None, Some(""), Some("a")] {
             assert_eq!(decide(Some(&held_by(free, Some(15))), true), CandidateStep::Take);

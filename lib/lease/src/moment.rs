@@ -44,7 +44,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_moment_has_passed_once_one_clock_says_so() {
+    fn a_time_has_passed_once_it_has_by_one_clock() {
         let now = LeaseTime::now();
         assert!(now.has_passed());
         assert!(!(now + MINUTE).has_passed());

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_free_number_is_taken() {
+    fn the_lowest_free_number_is_used() {
         let free = |taken: &[u8], texts: &[&str]| {
             FleetNetwork::lowest_free(&taken.iter().copied().map(FleetNetwork).collect(), &routes(texts))
         };

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_known_by_the_words_of_containerd() {
+    fn the_cause_of_a_failed_pull_is_read_from_containerds_error() {
         let known = [
             (
                 "failed to do request: Head \"https://r.io/v2/pause/manifests/3\": tls: failed to verify certificate: x509: \

@@ -328,7 +328,7 @@ mod tests {
     proptest! {
         /// Once the machine has seen a leader, no earlier leader changes anything, however late its messages arrive.
         #[test]
-        fn nobody_obeys_who_led_before(all in proptest::collection::vec(said(), 0..40)) {
+        fn an_earlier_leader_changes_nothing(all in proptest::collection::vec(said(), 0..40)) {
             let mut machine = Machine::default();
             for said in all {
                 let before = machine.applied.clone();
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_effect_may_be_repeated_by_a_leader_before() {
+    fn an_earlier_leader_may_repeat_the_config_in_effect() {
         let mut machine = Machine::default();
         machine.takes(&config(1, 4, 1)).unwrap();
         machine.newest = 2;

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_back_what_it_minted() {
+    fn a_minted_authority_is_read_back() {
         let minted = authority(1);
         assert_eq!(Authority::from_pem(minted.certificate().pem(), minted.key_pem()).unwrap(), minted);
         assert_eq!(minted.certificate().validity(), hours(87600));

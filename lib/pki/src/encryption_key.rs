@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_says_which_key_and_nothing_of_it() {
+    fn the_name_identifies_a_key_and_reveals_nothing_of_it() {
         let key = EncryptionKey::mint(&mut seeded(1));
         assert_eq!(key.name().len(), 16);
         assert_ne!(key.name(), EncryptionKey::mint(&mut seeded(2)).name());

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_text_is_read_back() {
         let token = token();
         let text = token.encode();
         assert_eq!(format!(" {}\n", *text).parse::<EnrollmentToken>().unwrap(), token);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_told_apart() {
+    fn other_texts_are_distinguished_errors() {
         let read = |text: &str| text.parse::<EnrollmentToken>().unwrap_err();
         assert!(matches!(read("kwj1.e30"), EnrollmentTokenError::Prefix));
         assert!(matches!(read("kwe2.e30"), EnrollmentTokenError::Version));

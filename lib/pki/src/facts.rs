@@ -133,7 +133,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn facts_are_what_was_asked_for(request in request(), seed: u64) {
+        fn facts_are_those_of_the_request(request in request(), seed: u64) {
             let authority = authority(1);
             let leaf = authority.issue(&request, &mut seeded(seed)).unwrap();
             let facts = CertificateFacts::from_pem(&leaf.certificate_pem).unwrap();

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_text_is_read_back() {
         let token = token();
         let text = token.encode();
         assert!(text.starts_with("kwj1.eyJ"), "{}", *text);

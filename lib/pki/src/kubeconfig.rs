@@ -309,7 +309,7 @@ users:
     }
 
     #[test]
-    fn what_does_not_fit_together_is_refused() {
+    fn a_contradictory_kubeconfig_is_refused() {
         let good = || Kubeconfig::builder().cluster("c", at("https://a")).user("u", embedded()).context("x", "c", "u");
         good().build("x").unwrap();
         let part = |result: Result<Kubeconfig, KubeconfigError>| match result.unwrap_err() {

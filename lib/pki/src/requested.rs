@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_decides_whom_the_key_stands_for() {
+    fn the_authority_decides_the_subject_of_a_certificate() {
         let key = PrivateKeyPem::mint(&mut seeded(2)).unwrap();
         let request = client_signing_request(&key, "keelway:driver", "another").unwrap();
         let wanted = server(hours(24));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_have_the_key_gets_nothing() {
+    fn a_request_without_the_key_is_refused() {
         let key = PrivateKeyPem::mint(&mut seeded(2)).unwrap();
         let request = client_signing_request(&key, "a", "b").unwrap();
         let certify = |text: &str| authority(1).certify(text, &server(hours(24)), &serial(), &mut seeded(3));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_answers_for_who_signed_itself() {
+    fn a_self_signed_certificate_has_no_issuer() {
         let own = IssuedCertificate::self_signed(&server(hours(1)), &mut seeded(5)).unwrap();
         assert!(key_matches_certificate(&own.certificate_pem, &own.key_pem).unwrap());
         assert!(verify_issued_by(&own.certificate_pem, authority(1).certificate().pem(), now()).is_err());

@@ -72,7 +72,7 @@ fn chains_verify_for_their_purpose_and_time_only() {
 }
 
 #[test]
-fn a_bundle_verifies_what_any_generation_signed() {
+fn a_bundle_verifies_certificates_of_any_generation() {
     let files = Files::new();
     let keyring = AuthorityKeyring {
         next: Some(authority(3)),
@@ -99,7 +99,7 @@ fn nothing_below_a_leaf_verifies() {
 }
 
 #[test]
-fn an_authority_says_what_it_is() {
+fn an_authority_has_the_extensions_of_an_authority() {
     let files = Files::new();
     let text = text(&files.write("ca.crt", authority(1).certificate().pem()));
     for part in [
@@ -118,7 +118,7 @@ fn an_authority_says_what_it_is() {
 }
 
 #[test]
-fn leafs_say_who_they_are_and_what_for() {
+fn leaves_have_their_names_and_usages() {
     let files = Files::new();
     let authority = authority(1);
     let server = text(&files.write("server.crt", &issue(&authority, &server()).certificate_pem));

@@ -207,7 +207,7 @@ fn a_server_of_another_name_is_refused() {
 }
 
 #[test]
-fn whoever_has_the_bundle_talks_to_all_generations() {
+fn the_bundle_trusts_all_generations() {
     let keyring = AuthorityKeyring {
         next: Some(authority(3)),
         active: authority(2),

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_most_clocks_say_counts() {
+    fn most_clocks_decide() {
         assert_eq!(minutes(&[]), None, "nobody tells");
         assert_eq!(minutes(&[5, -5]), None);
         assert_eq!(minutes(&[60]), Some(60));
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_which_clock_is_ahead() {
+    fn the_message_names_the_clock_that_is_ahead() {
         let text = |minutes| WaitBlocker::Clock(SignedDuration::from_mins(minutes)).to_string();
         assert!(text(60).contains("60 minutes behind the clocks"));
         assert!(text(-7).contains("7 minutes ahead of the clocks"));

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_most_machines_know_counts_and_one_machine_moves_nothing() {
+    fn the_term_of_most_machines_decides() {
         assert_eq!(majority_term([]), 0);
         assert_eq!(majority_term([7]), 7, "one of one is more than half");
         assert_eq!(majority_term([3, 9]), 3);

@@ -113,7 +113,7 @@ fn waits_for(plan: &Plan, what: &str) -> bool {
 }
 
 #[test]
-fn what_a_class_gives_stands_before_what_a_cluster_says() {
+fn settings_of_a_class_override_those_of_a_cluster() {
     let mut world = World::new();
     world.select(0b11111);
     world.cluster().spec.images.registry = Some("registry.elsewhere.example".to_owned());
@@ -148,7 +148,7 @@ fn credentials_of_a_class_do_not_reach_workers() {
 }
 
 #[test]
-fn a_cluster_keeps_what_it_has_where_its_class_is_taken_away() {
+fn a_cluster_keeps_its_components_without_its_class() {
     let mut world = World::new();
     world.select(0b01001);
     world.pass();
@@ -175,7 +175,7 @@ fn a_cluster_keeps_what_it_has_where_its_class_is_taken_away() {
 }
 
 #[test]
-fn who_may_pull_is_the_operators_to_say() {
+fn credentials_of_a_class_are_the_operators() {
     let mut world = World::new();
     world.select(0b11111);
     // A Secret with this name in the cluster's own namespace is a different one.
@@ -191,7 +191,7 @@ fn who_may_pull_is_the_operators_to_say() {
 proptest! {
     /// If a class selects other machines in each pass, new components are placed only on selected machines, and none moves.
     #[test]
-    fn components_go_where_their_class_selects_and_stay(rounds in vec((any::<u8>(), 1..4_u32), 1..8)) {
+    fn components_are_placed_where_their_class_selects_and_stay(rounds in vec((any::<u8>(), 1..4_u32), 1..8)) {
         let mut world = World::new();
         for (bits, servers) in rounds {
             world.select(bits);

@@ -155,7 +155,7 @@ fn no_connection_of_an_api_server_leaves_a_fleet() {
 }
 
 #[test]
-fn the_fleet_controller_knows_where_agents_reach_the_fleet() {
+fn the_fleet_controller_has_the_endpoints_for_agents() {
     let endpoints = |more: &str| {
         World::settled(&fleet(1, more)).document("fleet-controller-0", "fleet-controller.json")["endpoints"].clone()
     };

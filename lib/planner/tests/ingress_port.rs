@@ -60,7 +60,7 @@ fn an_ingress_gets_the_named_port_outside_of_the_range_of_its_machine() {
 }
 
 #[test]
-fn a_port_that_cannot_be_used_is_reported_with_what_to_do() {
+fn an_unusable_port_is_reported_with_a_remedy() {
     let privileged = planned(&[("c1", 443)], Some(1024), &[]);
     assert_eq!(ports(&privileged.documents), [0; 0]);
     let text = blocker(&privileged, "c1");

@@ -78,7 +78,7 @@ fn agents_on_a_network_and_their_driver_get_certificates_once() {
 }
 
 #[test]
-fn each_is_who_the_other_side_takes_it_for() {
+fn certificates_have_the_names_that_the_other_side_verifies() {
     let mut world = two_on_network();
     let wanted = world.pass();
     let subjects = wanted.into_iter().filter_map(|wanted| {
@@ -94,7 +94,7 @@ fn each_is_who_the_other_side_takes_it_for() {
 }
 
 #[test]
-fn what_has_lived_two_thirds_of_its_life_is_renewed() {
+fn a_certificate_is_renewed_after_two_thirds_of_its_lifetime() {
     let mut world = two_on_network();
     world.minted();
     let of_agent = world.seen.certificates.iter_mut().find(|((secret, _), _)| secret.name == "agent-hv-3").unwrap();
@@ -103,7 +103,7 @@ fn what_has_lived_two_thirds_of_its_life_is_renewed() {
 }
 
 #[test]
-fn a_lost_authority_is_given_no_second_one() {
+fn a_lost_authority_is_not_minted_again() {
     let mut world = two_on_network();
     world.minted();
     let authority = installation_authority(world.documents.installation().unwrap());
@@ -272,7 +272,7 @@ mod enrolled {
     }
 
     #[test]
-    fn an_agent_with_files_of_somebody_elses_keeps_its_token_until_it_is_started_with_it() {
+    fn an_agent_with_other_certificates_keeps_its_token_until_it_starts_with_it() {
         let mut world = one();
         world.seen.machines.insert(name(), ObservedValue::Known(empty()));
         let plan = world.pass_at(hour(1));
@@ -282,7 +282,7 @@ mod enrolled {
     }
 
     #[test]
-    fn an_agent_is_told_of_a_new_list() {
+    fn an_agent_receives_a_new_revocation_list() {
         let mut world = one();
         let _ = world.pass_at(hour(1));
         world.answers(world.agent().serial(), hour(100));
@@ -445,7 +445,7 @@ mod enrolled {
     }
 
     #[test]
-    fn who_is_revoked_is_given_nothing() {
+    fn a_revoked_agent_gets_no_certificate() {
         let mut world = one();
         let _ = world.pass_at(hour(1));
         let id = world.documents.installation().unwrap().clone();

@@ -200,7 +200,7 @@ fn a_member_that_comes_late_is_at_work_once_the_store_served() {
 }
 
 #[test]
-fn a_lost_member_is_told_with_the_mend_and_the_others_go_on() {
+fn a_lost_member_is_reported_with_a_remedy_and_others_continue() {
     let mut world = World::new();
     let _ = (world.pass(), world.pass());
     let lost = world.members()[0].clone();
@@ -280,7 +280,7 @@ fn a_component_that_cannot_be_built_stays_as_it_runs() {
 }
 
 #[test]
-fn the_data_of_a_member_goes_by_an_order_that_is_written_down() {
+fn the_data_of_a_member_is_removed_by_a_recorded_order() {
     let mut world = World::new();
     let _ = (world.pass(), world.pass());
     assert!(machine_configs(&world.documents, &world.seen).unwrap().values().all(|config| config.removals.is_empty()));
@@ -298,7 +298,7 @@ fn the_data_of_a_member_goes_by_an_order_that_is_written_down() {
 }
 
 #[test]
-fn a_machine_takes_nothing_from_another_installation() {
+fn nothing_is_placed_on_a_machine_of_another_installation() {
     let mut world = World::new();
     let owner = "00000000000000ee".parse().unwrap();
     world.machine("hv-1").owner = Some(owner);
@@ -309,7 +309,7 @@ fn a_machine_takes_nothing_from_another_installation() {
 }
 
 #[test]
-fn a_machine_of_a_kubelet_takes_nothing() {
+fn nothing_is_placed_on_a_machine_of_a_kubelet() {
     let mut world = World::new();
     world.machine("hv-2").kubelet_pods = 3;
     assert_eq!(world.refuse(), [MachineRefusal::Kubelet { pods: 3 }]);
@@ -318,7 +318,7 @@ fn a_machine_of_a_kubelet_takes_nothing() {
 }
 
 #[test]
-fn a_machine_whose_agent_understands_no_common_format_takes_nothing_and_others_go_on() {
+fn a_machine_without_a_common_format_gets_nothing_and_others_continue() {
     for (formats, older) in [((3, 4), "upgrade keelway and the manager"), ((0, 0), "upgrade keelway-hypervisor-agent")]
     {
         let mut world = World::new();
@@ -337,7 +337,7 @@ fn a_machine_whose_agent_understands_no_common_format_takes_nothing_and_others_g
 
 /// Such an agent would remove all data that its config does not name.
 #[test]
-fn an_agent_of_v0_1_0_is_sent_what_it_understands_and_keeps_data_that_no_order_names() {
+fn an_agent_of_v0_1_0_gets_its_own_format_and_keeps_data_that_no_order_names() {
     let mut world = World::new();
     let _ = (world.pass(), world.pass());
     let newest = fences(&world);
@@ -434,7 +434,7 @@ fn fences(world: &World) -> BTreeMap<HypervisorName, Applied> {
 }
 
 #[test]
-fn a_cluster_that_stands_still_has_machines_told_nothing_new() {
+fn the_machines_of_a_frozen_cluster_get_no_new_config_of_it() {
     let mut world = World::new();
     for _ in 0..4 {
         let _ = world.pass();
@@ -468,7 +468,7 @@ fn a_deleted_cluster_on_a_machine_that_holds_later_configs_is_left() {
 }
 
 #[test]
-fn a_machine_that_holds_later_configs_can_be_given_up() {
+fn a_machine_with_later_configs_can_be_declared_lost() {
     let mut world = one_stale_machine();
     let name: HypervisorName = "hv-1".parse().unwrap();
     let deleted = Some(Time(Timestamp::UNIX_EPOCH));
@@ -493,7 +493,7 @@ fn a_machine_that_holds_later_configs_can_be_given_up() {
 }
 
 #[test]
-fn nothing_is_done_where_most_machines_hold_later_configs() {
+fn nothing_is_done_if_most_machines_hold_later_configs() {
     let mut world = one_stale_machine();
     assert!(!world.seen.stale());
     world.machine("hv-2").applied.as_mut().unwrap().generation += 7;
@@ -505,7 +505,7 @@ fn nothing_is_done_where_most_machines_hold_later_configs() {
 }
 
 #[test]
-fn an_authority_that_has_ended_is_told_of_on_its_cluster_and_signs_nothing() {
+fn an_expired_authority_is_reported_on_its_cluster_and_signs_nothing() {
     let mut world = one_stale_machine();
     world.machine_is_sound("hv-1");
     let [one, other] = ["c1", "c2"].map(|name| world.documents.clusters[&reference(name)].id().unwrap().clone());
@@ -543,7 +543,7 @@ fn an_authority_that_has_ended_is_told_of_on_its_cluster_and_signs_nothing() {
 }
 
 #[test]
-fn two_documents_of_one_machine_are_told_apart_by_its_agent() {
+fn two_documents_of_one_machine_are_detected_by_its_agent() {
     let mut world = World::new();
     let _ = world.pass();
     for name in ["hv-1", "hv-3"] {
@@ -606,7 +606,7 @@ fn numbers(world: &World, term: u64) -> BTreeSet<(u64, u64)> {
 }
 
 #[test]
-fn a_new_leader_gives_no_new_number_to_what_a_machine_holds() {
+fn a_new_leader_keeps_the_numbers_of_configs_that_machines_hold() {
     let mut world = World::new();
     for _ in 0..3 {
         let _ = world.pass();
@@ -624,7 +624,7 @@ fn a_new_leader_gives_no_new_number_to_what_a_machine_holds() {
 }
 
 #[test]
-fn a_term_that_a_machine_was_told_counts_for_that_machine() {
+fn a_term_that_a_machine_knows_counts_for_that_machine() {
     let mut world = World::new();
     // A leader sent its term to one machine, and no config.
     world.machine("hv-3").term = 5;
@@ -652,7 +652,7 @@ fn a_machine_that_claims_a_term_that_no_leader_has_is_refused_alone() {
 }
 
 #[test]
-fn the_number_after_the_last_one_is_given_to_nobody() {
+fn the_number_after_the_highest_one_is_never_used() {
     let mut world = World::new();
     let _ = world.pass();
     let last = Applied { term: 1, generation: HIGHEST_NUMBER, digest: "other".to_owned() };
@@ -694,7 +694,7 @@ fn a_full_machine_gets_nothing_and_the_report_has_figures() {
 }
 
 #[test]
-fn what_changes_all_the_time_is_written_anew_every_five_minutes() {
+fn values_that_change_constantly_are_saved_every_five_minutes() {
     let mut world = World::new();
     let disk = |left: u64| Some(Disk { capacity_bytes: 40 << 30, available_bytes: left << 30 });
     let system = |agent: &str| {
@@ -756,7 +756,7 @@ fn crowd(clusters: usize) -> Vec<String> {
 }
 
 #[test]
-fn a_full_range_of_ports_is_told_of() {
+fn a_full_range_of_ports_is_reported() {
     assert_eq!(crowd(8), [""; 0]);
     let told = crowd(9);
     let ingress = told.iter().find(|text| text.starts_with("c8/ingress waits")).unwrap();
@@ -790,7 +790,7 @@ fn told(plan: &Plan, machine: &str, condition: &str) -> (String, String) {
 }
 
 #[test]
-fn a_machine_with_a_full_disk_gets_nothing_and_is_told_of() {
+fn a_machine_with_a_full_disk_gets_nothing_and_is_reported() {
     let mut world = World::new();
     world.machine("hv-1").disk_pressure = true;
     let plan = world.plan();
@@ -819,7 +819,7 @@ fn a_machine_with_a_full_disk_gets_nothing_and_is_told_of() {
 }
 
 #[test]
-fn a_runtime_that_does_not_answer_is_told_apart_from_its_machine() {
+fn a_silent_runtime_is_distinguished_from_a_silent_machine() {
     let mut world = World::new();
     let why = "no answer within 8 s".to_owned();
     world
@@ -838,7 +838,7 @@ fn a_runtime_that_does_not_answer_is_told_apart_from_its_machine() {
 }
 
 #[test]
-fn clusters_that_nobody_tells_of_are_left_alone() {
+fn unknown_clusters_are_left_alone() {
     let mut world = World::new();
     let stranger = PodName { cluster: "00000000000000bb".parse().unwrap(), component: "etcd-0".parse().unwrap() };
     world.machine("hv-1").sandboxes.push(SandboxState {

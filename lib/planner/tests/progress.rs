@@ -150,7 +150,7 @@ impl World {
 }
 
 #[test]
-fn a_birth_names_what_it_waits_for() {
+fn a_creation_names_what_it_waits_for() {
     let mut world = World::new(&["Private", "Private", "Private", "Public"]);
     world.pass();
     let first = "waits for cluster-controller-0, cluster-controller-1, etcd-0, etcd-1, etcd-2, gateway-0 and 7 more";
@@ -173,7 +173,7 @@ fn a_roll_out_is_under_way_until_the_last_turn() {
 }
 
 #[test]
-fn what_nobody_began_blocks() {
+fn a_wait_that_keelway_did_not_begin_is_blocked() {
     let mut world = World::settled();
     world.silent.insert("hv-0".parse().unwrap());
     world.settle();
@@ -193,7 +193,7 @@ fn a_cluster_without_a_place_is_blocked() {
 }
 
 #[test]
-fn a_deletion_tells_which_machines_it_waits_for() {
+fn a_deletion_names_the_machines_that_it_waits_for() {
     let mut world = World::settled();
     world.silent.insert("hv-3".parse().unwrap());
     world.cluster().metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
@@ -252,7 +252,7 @@ fn nothing_is_done_about_a_paused_cluster() {
 }
 
 #[test]
-fn a_paused_cluster_is_not_taken_away() {
+fn a_paused_cluster_is_not_deleted() {
     let mut world = World::settled();
     world.cluster().spec.paused = true;
     world.cluster().metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
@@ -280,7 +280,7 @@ fn one_that_is_paused_from_the_start_is_not_begun() {
 
 /// If documents of a paused cluster are deleted, no pass creates them again.
 #[test]
-fn what_is_taken_away_of_a_paused_cluster_stops_nothing() {
+fn removed_documents_of_a_paused_cluster_stop_nothing() {
     let mut world = World::settled();
     world.cluster().spec.paused = true;
     world.settle();
@@ -379,7 +379,7 @@ impl World {
 
 /// A second authority would cut off every worker and kubeconfig of the cluster for good.
 #[test]
-fn a_living_cluster_is_given_no_second_authority() {
+fn an_existing_cluster_gets_no_second_authority() {
     let mut world = World::settled();
     assert!(world.minted().keys().eq(MINTED_ONCE));
     let before = world.documents.clone();
@@ -411,7 +411,7 @@ fn a_cluster_of_a_release_that_wrote_nothing_down_has_its_authorities_already() 
 
 /// A save may be interrupted between any two Secrets. At that point the cluster is not created yet.
 #[test]
-fn a_cluster_that_never_had_an_authority_is_given_it() {
+fn a_cluster_that_never_had_an_authority_gets_one() {
     let mut world = World::new(&["Private", "Private", "Private", "Public"]);
     let begun = world.documents.clone();
     world.pass();
@@ -470,7 +470,7 @@ fn certificates_of_replicas_do_not_end_in_one_second() {
 
 /// On a busy machine checks time out while members work. No member is stopped for that.
 #[test]
-fn a_member_that_does_not_answer_in_time_is_not_taken_for_one_that_does_not_work() {
+fn a_member_that_times_out_does_not_count_as_broken() {
     let mut world = World::settled();
     world.cluster().spec.images.registry = Some("registry.example.com".to_owned());
     let replaced = |health: fn(String) -> ComponentHealth| {
@@ -530,7 +530,7 @@ fn near(members: &str) -> (String, String) {
 }
 
 #[test]
-fn a_store_that_nears_its_quota_is_told_of_and_its_size_is_written_nowhere() {
+fn a_store_near_its_quota_is_reported_and_its_size_is_not_stored() {
     let mut world = World::settled();
     world.databases([10, 20, 79]);
     assert_eq!(world.room(), None);
@@ -558,7 +558,7 @@ fn a_larger_quota_is_room() {
 }
 
 #[test]
-fn a_store_without_space_is_told_of_until_its_alarm_is_disarmed() {
+fn a_store_without_space_is_reported_until_its_alarm_is_disarmed() {
     let mut world = World::settled();
     world.databases([90, 90, 90]);
     let full = Figures { database_bytes: Some(GIBIBYTE), no_space: true, ..Figures::default() };
@@ -576,7 +576,7 @@ fn a_store_without_space_is_told_of_until_its_alarm_is_disarmed() {
 }
 
 #[test]
-fn what_was_said_of_a_store_stands_while_a_member_is_not_seen() {
+fn the_condition_of_a_store_stays_while_a_member_is_unreachable() {
     let mut world = World::settled();
     world.databases([90, 90, 90]);
     assert_eq!(world.room(), Some(near("etcd-0, etcd-1, etcd-2")));

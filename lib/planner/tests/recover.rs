@@ -242,7 +242,7 @@ fn a_component_that_is_too_many_leaves_in_the_ordinary_way() {
 }
 
 #[test]
-fn a_store_that_was_born_since_is_not_born_again() {
+fn a_store_that_was_created_since_is_not_created_again() {
     let mut world = World::new();
     let backup = world.documents.clone();
     world.settle(1, 1);
@@ -343,7 +343,7 @@ fn a_machine_that_does_not_answer_keeps_its_numbers() {
 }
 
 #[test]
-fn a_cluster_is_paused_where_a_machine_does_not_give_its_config() {
+fn a_cluster_is_paused_if_a_machine_does_not_return_its_config() {
     let mut world = World::settled(1, 1);
     let backup = world.documents.clone();
     world.settle(2, 1);
@@ -382,7 +382,7 @@ fn phases_of_members_never_go_back() {
 }
 
 #[test]
-fn numbers_that_no_driver_gives_are_not_taken_over() {
+fn numbers_that_no_driver_assigns_are_not_adopted() {
     let mut world = World::settled(1, 1);
     let name: HypervisorName = "hv-0".parse().unwrap();
     let issued = world.documents.hypervisors[&name].status.clone().unwrap().issued;
@@ -397,7 +397,7 @@ fn numbers_that_no_driver_gives_are_not_taken_over() {
 }
 
 #[test]
-fn the_next_leader_begins_after_every_leader_that_machines_were_told_of() {
+fn the_next_leader_has_a_later_term_than_any_that_machines_know() {
     let mut world = World::settled(1, 1);
     let name: HypervisorName = "hv-1".parse().unwrap();
     world.machines.get_mut(&name).unwrap().term = 7;

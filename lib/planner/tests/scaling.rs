@@ -219,7 +219,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_is_taken_away_is_relied_on_by_nobody(rounds in vec(round(), 0..24)) {
+    fn a_removed_component_is_used_by_no_other(rounds in vec(round(), 0..24)) {
         let mut world = World::new();
         for round in &rounds {
             let _ = world.pass(round);
@@ -256,7 +256,7 @@ fn an_upgrade_of_the_manager_restarts_nothing() {
 }
 
 #[test]
-fn an_api_server_is_ready_before_it_is_relied_on_and_drained_before_it_goes() {
+fn an_api_server_is_ready_before_it_is_used_and_drained_before_it_stops() {
     let mut world = World::new();
     for _ in 0..5 {
         let _ = world.pass(&calm(1, 2));
@@ -396,7 +396,7 @@ fn an_ingress_that_leaves_is_known_until_it_is_seen_to_have_ended() {
 }
 
 #[test]
-fn an_ingress_on_a_machine_that_is_lost_is_waited_for_by_nobody() {
+fn nothing_waits_for_an_ingress_on_a_lost_machine() {
     let (mut world, machine) = with_a_leaving_ingress();
     let lost = world.documents.components.get(&world.pod("ingress-1")).unwrap().spec.hypervisor.clone();
     let document = world.documents.hypervisors.get_mut(&lost).unwrap();
@@ -442,7 +442,7 @@ fn a_drained_machine_is_left_once_replacements_are_ready() {
 
 /// Every program changes at once. Replicas of a role are replaced one at a time, while the others are healthy.
 #[test]
-fn what_does_the_same_work_is_replaced_one_by_one() {
+fn replicas_of_a_role_are_replaced_one_by_one() {
     let mut world = World::new();
     for _ in 0..12 {
         let _ = world.pass(&calm(3, 2));
@@ -508,7 +508,7 @@ fn gateways_are_replaced_one_after_the_other() {
 
 /// This holds for any change of fields that are immutable.
 #[test]
-fn a_cluster_stays_as_it_was_born() {
+fn immutable_fields_of_a_cluster_stay() {
     let mut world = World::new();
     for _ in 0..12 {
         let _ = world.pass(&calm(2, 2));
@@ -567,7 +567,7 @@ fn versions(world: &World) -> Vec<(Role, String)> {
 }
 
 #[test]
-fn components_go_to_the_next_release_one_after_the_other_and_stores_first() {
+fn components_are_upgraded_one_after_the_other_and_stores_first() {
     let mut world = World::of(&CLUSTER.replace("1.37.0", "1.36.3"));
     for _ in 0..12 {
         let _ = world.pass(&calm(2, 2));
@@ -645,7 +645,7 @@ fn a_cluster_skips_no_minor_release() {
 
 /// Components of an older release of Keelway followed their cluster without recording it. None of them is downgraded.
 #[test]
-fn clusters_of_an_older_release_are_taken_as_they_are() {
+fn clusters_of_an_older_release_are_adopted_unchanged() {
     // The MTU of the older release, which did not record it.
     let mut world = World::of(&CLUSTER.replace("etcd:", "vpn: {mtu: 1420}, etcd:"));
     for _ in 0..12 {
@@ -666,7 +666,7 @@ fn clusters_of_an_older_release_are_taken_as_they_are() {
 
 /// Running gateways and controllers read changes of gateways and ingresses without a restart.
 #[test]
-fn gateways_and_controllers_stay_while_others_come_and_go() {
+fn gateways_and_controllers_stay_while_others_change() {
     let mut world = World::new();
     for _ in 0..12 {
         let _ = world.pass(&calm(2, 1));
@@ -809,7 +809,7 @@ fn a_cluster_controller_is_replaced_for_its_port_alone() {
 
 /// The socket is in a directory of the pod, where root finds it.
 #[test]
-fn a_cluster_controller_tells_its_metrics() {
+fn a_cluster_controller_serves_its_metrics() {
     let mut world = World::new();
     for _ in 0..12 {
         let _ = world.pass(&calm(1, 1));

@@ -43,7 +43,7 @@ fn twenty(first: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn one_cluster_goes_first_then_a_tenth_then_the_rest() {
+fn one_cluster_is_first_then_a_tenth_then_the_rest() {
     assert_eq!(open(&twenty(&[])), ["c10"]);
     assert_eq!(open(&twenty(&[upgraded("c10", HEALTHY)])), ["c11", "c12"]);
     let third = ["c10", "c11", "c12"].map(|name| upgraded(name, HEALTHY));
@@ -60,13 +60,13 @@ fn a_cluster_that_is_not_done_or_not_healthy_stops_the_next_wave() {
 }
 
 #[test]
-fn the_rest_of_a_wave_goes_on_while_its_first_clusters_are_under_way() {
+fn the_rest_of_a_wave_continues_while_its_first_clusters_are_upgraded() {
     let under_way = upgraded("c11", &[HEALTHY, UPGRADING].join(", "));
     assert_eq!(open(&twenty(&[upgraded("c10", HEALTHY), under_way])), ["c12"]);
 }
 
 #[test]
-fn a_healthy_cluster_goes_before_one_that_is_not() {
+fn a_healthy_cluster_is_before_an_unhealthy_one() {
     let ill = cluster("c10", "version: v0.0.9", ILL, "");
     assert_eq!(open(&twenty(std::slice::from_ref(&ill))), ["c11"]);
     assert_eq!(open(&[ill]), ["c10"], "the release may be what it needs");

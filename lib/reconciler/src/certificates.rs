@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_it_was_is_not_read_again() {
+    fn unchanged_certificates_are_not_read_again() {
         let id: ClusterId = "aaaaaaaaaaaaaaaa".parse().unwrap();
         let name = SecretName::of(&id, "etcd");
         let before = documents(&name);

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_for_the_machine_whatever_was_asked_for() {
+    fn a_certificate_is_for_the_machine_whatever_was_requested() {
         let (documents, _) = issued(&documents());
         let serial = agent(&documents).serial();
         let (name, order) = (name(), AgentOrder::Enroll(serial.clone()));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn another_token_takes_the_place_of_the_first_and_of_all_that_it_brought() {
+    fn a_new_token_replaces_the_first_and_revokes_its_certificates() {
         let (first, token) = issued(&documents());
         let serials = agent(&first).serials();
         assert_eq!(listed(&first).0, [""; 0]);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_enrolled_is_revoked_before_it_is_enrolled_again() {
+    fn an_enrolled_agent_is_revoked_before_it_is_enrolled_again() {
         let (mut documents, _) = issued(&documents());
         let status = documents.hypervisors.get_mut(&name()).unwrap().status.as_mut().unwrap();
         let says =
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_revoked() {
+    fn a_missing_or_unenrolled_agent_is_not_revoked() {
         let revoke = |name: &str| revoke_agent(&documents(), &name.parse().unwrap(), &mut minter(), now());
         assert!(matches!(revoke("hv-2"), Err(EnrollFault::Missing(_))));
         assert!(matches!(revoke("hv-1"), Err(EnrollFault::Never(_))));

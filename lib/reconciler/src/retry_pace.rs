@@ -58,13 +58,13 @@ mod tests {
     const MOMENT: Duration = Duration::from_millis(100);
 
     #[test]
-    fn a_birth_is_not_held_up() {
+    fn a_creation_is_not_delayed() {
         let mut pace = RetryPace::new();
         assert!((0..AT_ONCE).all(|_| pace.after(3, 0, MOMENT).is_zero()));
     }
 
     #[test]
-    fn what_ends_again_and_again_is_started_once_in_a_while() {
+    fn a_component_that_keeps_exiting_is_restarted_with_pauses() {
         let mut pace = RetryPace::new();
         let mut pause = Duration::ZERO;
         let took: Duration = (0..100)

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_minted_has_no_fault() {
+    fn minted_secrets_have_no_fault() {
         let nothing: Vec<String> = Vec::new();
         assert_eq!(told_of("etcd-ca", AuthorityKeyring::first(authority(1)).to_secret_data()), nothing);
         let key = ServiceAccountKey::mint(&mut rng(1)).unwrap();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_values_are_told_without_showing_them() {
+    fn damaged_values_are_reported_without_their_content() {
         for (name, entry) in [
             ("etcd-0", "server.crt"),
             ("etcd-0", "server.key"),

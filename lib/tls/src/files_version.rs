@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_file_that_is_replaced_is_noticed_though_it_says_as_much() {
+    async fn a_replaced_file_of_the_same_length_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
         let paths = [folder.path().join("a"), folder.path().join("b")];
         std::fs::write(&paths[0], "1").unwrap();

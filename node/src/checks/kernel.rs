@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_of_the_kernel_says_what_to_do() {
+    fn each_fault_of_the_kernel_names_a_remedy() {
         let table: [(KernelFacts, &str, &str); 4] = [
             (KernelFacts { release: "5.10.0".to_owned(), ..good() }, "requires 5.13", "upgrade the kernel"),
             (KernelFacts { has_fib_v4: false, ..good() }, "nft_fib_ipv4", "modprobe nft_fib_ipv4"),

@@ -33,7 +33,7 @@ fn a_good_machine_has_no_faults() {
 type Row<'a> = (&'a dyn Fn(&mut HostFacts), &'a str, &'a str);
 
 #[test]
-fn each_fault_says_what_to_do() {
+fn each_fault_names_a_remedy() {
     let runtime = |name: &str, version: &str, components| {
         Ok(HostRuntimeFacts { name: name.to_owned(), version: version.to_owned(), components })
     };

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_workers_own_is_refused() {
+    fn addresses_and_keys_of_others_are_refused() {
         use IntroductionRefusal::{NoAddress, NotItsOwn, Outside, ReservedKey};
         let net = |text: &str| text.parse::<IpNet>().unwrap();
         assert_eq!(refusal(7, &["100.80.0.8/32"]), ReservedKey, "this worker");

@@ -41,7 +41,7 @@ fn probed(rules: &'static str) -> ([bool; 2], bool) {
 }
 
 #[test]
-fn what_reading_rules_does_not_find_is_found_from_the_place_of_a_pod() {
+fn probes_find_drops_that_no_rule_shows() {
     if !geteuid().is_root() {
         return;
     }

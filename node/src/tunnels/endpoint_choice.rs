@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_endpoint_gives_way_to_the_next_one_and_one_that_responds_stays() {
+    fn a_silent_endpoint_is_replaced_by_the_next_and_one_that_responds_stays() {
         let mut choice = EndpointChoice::new(&addresses(2));
         assert!(!choice.is_searching());
         assert!(miss(&mut choice));

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_does_not_ask_is_introduced_to_none() {
+    fn a_peer_that_requests_no_introductions_gets_none() {
         let mut introductions = asked_by(&[1]);
         introductions.note_packet(key(1), key(2), NOW);
         introductions.note_packet(key(1), key(1), NOW);

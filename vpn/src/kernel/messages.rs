@@ -216,7 +216,7 @@ mod tests {
 
     /// Every attribute of a set, by its number in `linux/wireguard.h`.
     #[test]
-    fn an_added_peer_is_encoded_as_the_header_says() {
+    fn an_added_peer_is_encoded_as_in_the_header() {
         let mut peer = PeerConfig::new(PublicKey([3; 32]));
         peer.preshared_key = PresharedKey::from_bytes([4; 32]);
         peer.endpoint = Some("192.0.2.1:51820".parse().unwrap());
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_configured_as_the_header_says() {
+    fn a_device_is_configured_as_in_the_header() {
         let config = DeviceConfig {
             name: "kw0".to_owned(),
             private_key: Some(PrivateKey::from_bytes([0x40; 32])),
@@ -349,7 +349,7 @@ mod tests {
 
     /// An answer to `WG_CMD_GET_DEVICE`, byte by byte, with attributes that this code does not know.
     #[test]
-    fn an_answer_is_read_as_the_header_says() {
+    fn a_response_is_read_as_in_the_header() {
         let address = "2001:db8::1".parse::<std::net::Ipv6Addr>().unwrap().octets();
         let endpoint = [&10u16.to_ne_bytes()[..], &51820u16.to_be_bytes(), &[0; 4], &address, &[0; 4]].concat();
         let peer = [

@@ -246,7 +246,7 @@ mod tests {
 
     /// `ifinfomsg` of `linux/rtnetlink.h`, then `IFLA_IFNAME` (3) and `IFLA_LINKINFO` (18) with `IFLA_INFO_KIND` (1).
     #[test]
-    fn an_interface_request_is_encoded_as_the_header_says() {
+    fn an_interface_request_is_encoded_as_in_the_header() {
         let message = wireguard_link("kw0");
         let mut bytes = vec![0; message.buffer_len()];
         message.emit(&mut bytes);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_takes_its_place_in_a_name() {
+    fn a_number_replaces_its_placeholder_in_a_name() {
         assert_eq!(names("kw0"), ["kw0"]);
         assert_eq!(names("wg%d")[..2], ["wg0", "wg1"]);
     }

@@ -67,8 +67,8 @@ fn we_prove_our_address_to_a_wireguard_go_under_load() {
 }
 
 #[test]
-fn a_flood_of_strangers_handshakes_stops_nobody() {
-    on_host("load::a_flood_of_strangers_handshakes_stops_nobody", || {
+fn a_flood_of_strangers_handshakes_stops_no_peer() {
+    on_host("load::a_flood_of_strangers_handshakes_stops_no_peer", || {
         let [a, b] = chain(1500);
         let _left = ours(&a, &left(""));
         let mine = ours(&b, &right(""));

@@ -89,8 +89,8 @@ fn connections_are_opened_into_the_vpn() {
 }
 
 #[test]
-fn connections_are_taken_from_the_vpn() {
-    on_host("stack::connections_are_taken_from_the_vpn", || {
+fn connections_from_the_vpn_are_accepted() {
+    on_host("stack::connections_from_the_vpn_are_accepted", || {
         let [a, middle] = chain(1500);
         let relay = relay(&middle);
         let _left = ours(&a, &towards_relay(1, "10.231.0.2"));

@@ -139,8 +139,8 @@ fn send_numbers(from: &Namespace, to: &Namespace, count: u32) -> Vec<u32> {
 
 /// Two of three datagrams arrive twice. Each third one is delayed until up to seven later ones overtake it.
 #[test]
-fn what_comes_twice_or_out_of_order_with_wireguard_go_is_taken_once() {
-    on_host("transfers::what_comes_twice_or_out_of_order_with_wireguard_go_is_taken_once", || {
+fn repeated_and_reordered_packets_of_wireguard_go_arrive_once() {
+    on_host("transfers::repeated_and_reordered_packets_of_wireguard_go_arrive_once", || {
         for we_receive in [true, false] {
             let [a, b] = chain(1500);
             let mut number = 0;

@@ -136,7 +136,7 @@ fn an_initiation_is_repeated_every_five_seconds_for_ninety() {
 }
 
 #[test]
-fn what_waits_for_a_handshake_is_bounded() {
+fn packets_that_wait_for_a_handshake_are_bounded() {
     let limits = CoreLimits { staged_bytes: 600, ..CoreLimits::default() };
     let mut world = World::pair(&limits);
     for mark in 0..1000 {
@@ -284,7 +284,7 @@ fn a_restarted_end_is_back_one_round_trip_after_the_others_next_packet() {
 }
 
 #[test]
-fn a_restarted_end_that_hears_later_where_its_peer_is_comes_back_as_fast() {
+fn a_restarted_end_reconnects_as_fast_if_it_learns_its_peers_endpoint_later() {
     let mut world = World::pair(&CoreLimits::default());
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND);
@@ -395,7 +395,7 @@ fn changing_one_peer_disturbs_no_other_and_none_of_its_own() {
 }
 
 #[test]
-fn a_relay_hands_packets_from_peer_to_peer_and_keeps_its_own() {
+fn a_relay_forwards_packets_between_peers_and_keeps_its_own() {
     let mut world = World::new();
     let relay = PacketRoute::Relay(vec!["10.0.0.1".parse().unwrap()]);
     world.add(0, relay, &CoreLimits::default(), vec![peer(1, false), peer(2, false)]);

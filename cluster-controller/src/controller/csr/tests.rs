@@ -247,7 +247,7 @@ fn requests_of_others_are_left_alone() {
 }
 
 #[test]
-fn a_denial_says_what_to_do() {
+fn each_denial_names_a_remedy() {
     let denials = [
         Denial::NameTaken("w1".to_owned()),
         Denial::NoPeer("w1".to_owned()),

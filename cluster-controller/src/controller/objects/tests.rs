@@ -91,7 +91,7 @@ fn every_family_has_its_slice() {
 
 /// The role names each applied object, and no other.
 #[test]
-fn the_role_names_what_is_applied() {
+fn the_role_names_each_applied_object() {
     let rules = serde_saphyr::from_multiple::<Value>(ROLE).unwrap();
     let rules: Vec<&Value> = rules.iter().filter_map(|role| role["rules"].as_array()).flatten().collect();
     let mut named = BTreeSet::new();

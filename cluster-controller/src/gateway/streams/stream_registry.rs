@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_too_many_streams_the_oldest_without_a_peer_gives_way() {
+    fn the_oldest_stream_without_a_peer_is_displaced_by_a_new_one() {
         let registry = Arc::<StreamRegistry>::default();
         let mut all: Vec<StreamEntry> = (0..MOST).map(|_| registry.admit().unwrap()).collect();
         all[0].set_met();

@@ -205,7 +205,7 @@ async fn files_that_changed_are_read_again() {
 }
 
 #[tokio::test]
-async fn what_ended_does_not_answer() {
+async fn an_ended_program_does_not_respond() {
     let mut world = World::new().await;
     world.ask().await.unwrap();
     world.end().await;
@@ -280,7 +280,7 @@ async fn the_key_before_counts_until_the_new_one_is_shown() {
 }
 
 #[tokio::test]
-async fn an_etcd_member_is_asked_whether_it_has_space() {
+async fn only_etcd_members_are_queried_for_their_space() {
     let mut world = World::new().await;
     world.ask().await.unwrap();
     assert_eq!(has_no_space(&world.machine, &world.clients, &world.question).await, None, "it is no etcd member");
@@ -294,7 +294,7 @@ async fn an_etcd_member_is_asked_whether_it_has_space() {
 }
 
 #[test]
-fn etcd_tells_its_alarm_in_words() {
+fn an_alarm_is_read_from_the_reason_of_etcd() {
     assert_eq!(alarm(r#"{"health":"true","reason":""}"#), Some(false));
     assert_eq!(alarm(r#"{"health":"false","reason":"RAFT NO LEADER"}"#), Some(false));
     assert_eq!(alarm(r#"{"health":"false","reason":"ALARM NOSPACE"}"#), Some(true));

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn logs_are_bounded_in_the_words_of_kubernetes() {
+    fn limits_of_logs_have_the_notation_of_kubernetes() {
         let parse = |arguments: &str| {
             let all = ["keelway-hypervisor-agent", "run"].into_iter().chain(arguments.split_whitespace());
             let logs = arguments_of(all).map_err(|error| error.to_string())?.logs;
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_images_are_kept_for_a_day_unless_it_is_said_otherwise() {
+    fn unused_images_are_kept_for_a_day_by_default() {
         let parse = |arguments: &str| {
             let all = ["keelway-hypervisor-agent", "run"].into_iter().chain(arguments.split_whitespace());
             let age = arguments_of(all).map_err(|error| error.to_string())?.image_maximum_gc_age;

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_is_read() {
+    async fn written_text_is_read_back() {
         let (mut ours, mut theirs) = tokio::io::duplex(16);
         let hello = hello();
         let (written, read) = tokio::join!(write(&mut ours, &hello), read::<EnrollHello>(&mut theirs, OF_STRANGERS));

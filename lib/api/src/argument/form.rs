@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_what_they_should_be() {
+    fn values_are_checked_by_type() {
         let number = ArgumentType::Number { least: 1, most: 10 };
         check(number, &["1", "10"], &["0", "11", "-1", "+1", "1.5", "", "1 --anonymous-auth=true", "99999999999"]);
         let decimal = ArgumentType::Decimal { most: 1 };

@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_what_came_went_or_is_another() {
+    fn changes_are_added_removed_and_replaced_entries() {
         let before = map(&[(1, "a"), (2, "b"), (4, "d")]);
         let now = map(&[(0, "z"), (1, "a"), (2, "x"), (3, "c")]);
         assert_eq!(now.changed_since(&before).copied().collect::<Vec<_>>(), [0, 2, 3, 4]);

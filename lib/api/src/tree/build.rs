@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_too_deep_is_told() {
+    fn excessive_nesting_is_reported() {
         let deep = format!("a: {}1{}\n", "[".repeat(100), "]".repeat(100));
         assert!(tree(&deep).excess.unwrap().problem.contains("nested"));
         let mut stairs = "a0: &a0 [x]\n".to_owned();

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_controller_adds_is_passed_over() {
+    fn fields_of_a_newer_controller_are_ignored() {
         let expected: ClusterInformation = serde_json::from_value(written()).unwrap();
         let mut newer = written();
         newer["surprise"] = json!(1);
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(serde_json::from_value::<ClusterInformation>(newer).unwrap(), expected);
     }
     #[test]
-    fn what_an_older_controller_leaves_out_is_as_it_was_then() {
+    fn fields_missing_from_an_older_controller_have_its_defaults() {
         let mut older = written();
         for field in ["cni", "kubeProxy", "vpnMTU"] {
             older.as_object_mut().unwrap().remove(field);

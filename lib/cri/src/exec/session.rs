@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_codes_are_told() {
+    fn exit_codes_are_reported() {
         let failed = br#"{"metadata":{},"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"7"}]}}"#;
         assert!(ended(&failed[..20]).is_none());
         assert_eq!(ended(failed).unwrap().unwrap(), 7);

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_are_told_all_and_who_is_slow_is_told_so() {
+    async fn every_subscriber_receives_every_event_and_a_slow_one_an_error() {
         let fanout = Fanout::default();
         let telling = fanout.begin();
         let mut slow = Box::pin(fanout.subscribe().unwrap());

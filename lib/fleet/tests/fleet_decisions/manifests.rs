@@ -15,7 +15,7 @@ fn one(object: &Json) -> Json {
 }
 
 #[test]
-fn what_the_api_server_of_the_fleet_wrote_is_left_out() {
+fn fields_that_the_api_server_of_the_fleet_wrote_are_left_out() {
     let mut web = deployment("web", 3, json!({ "app": "web", "fleet.keelway.dev/target-cluster": "a" }), json!({}));
     let metadata = web["metadata"].as_object_mut().unwrap();
     for (field, value) in [

@@ -72,13 +72,13 @@ mod tests {
 ";
 
     #[test]
-    fn listening_ports_are_told_from_connections() {
+    fn listening_ports_are_distinguished_from_connections() {
         assert_eq!(local_ports(TABLE, TCP_LISTEN).collect::<Vec<_>>(), [8080, 80]);
         assert_eq!(local_ports("", TCP_LISTEN).count(), 0);
     }
 
     #[test]
-    fn both_ways_find_sockets_that_take_anything() {
+    fn both_ways_find_listening_sockets() {
         let [tcp, tcp6] = ["127.0.0.1:0", "[::1]:0"].map(|address| TcpListener::bind(address).unwrap());
         let [udp, udp6] = ["127.0.0.1:0", "[::1]:0"].map(|address| UdpSocket::bind(address).unwrap());
         let ports = [tcp.local_addr(), tcp6.local_addr(), udp.local_addr(), udp6.local_addr()];

@@ -130,7 +130,7 @@ async fn a_runtime_that_was_restarted_is_found_again() {
 }
 
 #[tokio::test]
-async fn nobody_behind_a_port_is_an_error_in_time() {
+async fn a_port_without_a_listener_is_an_error_in_time() {
     let directory = directory();
     let machine = Machine::start(&directory, "only");
     let access = of_socket(&directory).await;

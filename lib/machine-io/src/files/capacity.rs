@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_tells_what_is_left_of_it() {
+    fn the_free_space_of_a_disk_is_observed() {
         let disk = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(disk.path().join("var/lib")).unwrap();
         let look = || {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_tells_what_it_has() {
+    fn the_inventory_of_a_machine_is_observed() {
         let root = std::fs::File::open("/").unwrap();
         let found = MachineFiles::new(std::os::fd::AsFd::as_fd(&root)).inventory();
         let capacity = found.capacity.unwrap();

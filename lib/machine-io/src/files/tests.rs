@@ -175,7 +175,7 @@ fn links_above_our_directory_stay_on_the_machine() {
 }
 
 #[test]
-fn what_was_written_is_observed() {
+fn written_records_are_observed() {
     let machine = Machine::with_pod();
     let (installation, applied) =
         ("00000000000000ff".parse().unwrap(), Applied { term: 1, generation: 2, digest: "d".to_owned() });
@@ -202,7 +202,7 @@ fn what_was_written_is_observed() {
 }
 
 #[test]
-fn a_file_is_read_again_where_it_may_be_another_one() {
+fn a_file_is_read_again_if_it_may_have_changed() {
     let machine = Machine::with_pod();
     let path = layout::file_path(&pod(), "key");
     let digests = Digests::default();
@@ -231,7 +231,7 @@ fn a_file_is_read_again_where_it_may_be_another_one() {
 }
 
 #[test]
-fn data_is_known_by_its_mark_and_by_what_is_beside_it() {
+fn the_state_of_data_is_its_mark_and_other_content() {
     let machine = Machine::with_pod();
     let path = format!("{}/data", layout::pod_directory(&pod()));
     let seen = || machine.files().observe(&Digests::default()).unwrap().data[&path];
@@ -268,7 +268,7 @@ fn an_owner_that_cannot_be_read_is_an_error() {
 }
 
 #[test]
-fn a_tree_goes_at_any_depth() {
+fn a_tree_of_any_depth_is_removed() {
     let machine = Machine::with_pod();
     let outside = machine.path("outside");
     fs::create_dir(&outside).unwrap();
@@ -291,7 +291,7 @@ fn a_tree_goes_at_any_depth() {
 }
 
 #[test]
-fn a_tree_goes_while_somebody_writes_into_it() {
+fn a_tree_is_removed_while_another_process_writes_into_it() {
     let machine = Machine::with_pod();
     let data = machine.in_pod("data");
     let removed = AtomicBool::new(false);
@@ -317,7 +317,7 @@ fn a_tree_goes_while_somebody_writes_into_it() {
 }
 
 #[test]
-fn leaving_takes_what_we_made_and_nothing_else() {
+fn leaving_removes_only_what_keelway_created() {
     let machine = Machine::new();
     let installation = "00000000000000ff".parse().unwrap();
     fs::create_dir_all(machine.path("var/lib")).unwrap();
@@ -355,7 +355,7 @@ fn records_that_are_written_at_once_are_all_kept() {
 }
 
 #[test]
-fn what_a_crash_left_of_a_record_goes_with_its_next_writer() {
+fn leftovers_of_a_crashed_write_are_removed_by_the_next_one() {
     let machine = Machine::new();
     machine.files().write_config(b"1").unwrap();
     let of = |record: &str| machine.path(&format!("/var/lib/keelway/.keelway-new-{record}-0123456789abcdef"));
@@ -367,7 +367,7 @@ fn what_a_crash_left_of_a_record_goes_with_its_next_writer() {
 }
 
 #[test]
-fn a_directory_of_somebody_else_is_left() {
+fn a_foreign_directory_stays() {
     let machine = Machine::new();
     fs::create_dir_all(machine.path("/var/lib/keelway")).unwrap();
     fs::set_permissions(machine.path("/var/lib/keelway"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -378,7 +378,7 @@ fn a_directory_of_somebody_else_is_left() {
 }
 
 #[test]
-fn a_directory_that_somebody_uses_becomes_theirs() {
+fn a_used_directory_becomes_foreign() {
     let machine = Machine::new();
     machine.files().write_owner(&"00000000000000ff".parse().unwrap()).unwrap();
     fs::write(machine.path("/var/lib/keelway/notes"), "").unwrap();
@@ -389,7 +389,7 @@ fn a_directory_that_somebody_uses_becomes_theirs() {
 }
 
 #[test]
-fn empty_cgroups_go_and_used_ones_stay() {
+fn empty_cgroups_are_removed_and_used_ones_stay() {
     let machine = Machine::new();
     // Two hierarchies of version 1, and a second name for one of them.
     for path in ["cpu/keelway/0123456789abcdef", "memory/keelway/0123456789abcdef/used", "pids/other"] {

@@ -98,7 +98,7 @@ api,b,1,0,2,DRAIN
     }
 
     #[test]
-    fn other_words_are_told_and_not_guessed_at() {
+    fn an_unknown_response_is_an_error() {
         assert!(servers("", STAT).is_err());
         assert!(servers("Unknown command.\n", STAT).is_err());
         assert!(servers(STATES, "Permission denied\n").is_err());

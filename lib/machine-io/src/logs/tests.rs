@@ -58,7 +58,7 @@ fn of_lines(wanted: &LogOptions) -> String {
 }
 
 #[test]
-fn lines_that_go_on_are_one() {
+fn partial_lines_are_joined() {
     assert_eq!(of_lines(&LogOptions::default()), "one\ntwo\n\nfour and more\n");
 }
 
@@ -98,7 +98,7 @@ fn numbered(range: std::ops::Range<u32>) -> String {
 }
 
 #[test]
-fn what_was_rotated_comes_first() {
+fn rotated_files_come_first() {
     let machine = Machine::new();
     for (name, lines) in [("etcd-0.log.2", 0..3), ("etcd-0.log.1", 3..6), ("etcd-0.log", 6..8)] {
         machine.write(name, &numbered(lines));
@@ -199,7 +199,7 @@ fn a_log_is_followed() {
 }
 
 #[test]
-fn what_is_written_while_a_log_is_read_was_not_asked_for() {
+fn lines_written_during_a_read_are_not_selected() {
     let machine = Machine::new();
     machine.write("etcd-0.log", LINES);
     let wanted = LogOptions { tail: Some(2), ..LogOptions::default() };

@@ -79,7 +79,7 @@ fn the_grace_begins_anew_after_each_use() {
 }
 
 #[test]
-fn what_could_not_be_removed_is_tried_again_after_another_grace() {
+fn a_failed_removal_is_retried_after_another_grace_period() {
     let mut case = Case::new();
     assert_eq!(case.removed(), ["old"]);
     case.idle.restart_age(&[OLD.to_owned()].into());
@@ -108,7 +108,7 @@ fn an_image_that_the_config_names_stays_under_any_of_its_names() {
 }
 
 #[test]
-fn what_the_record_does_not_name_stays() {
+fn an_image_without_a_record_stays() {
     let mut case = Case::new();
     case.record = FetchRecord::default();
     case.stays();
@@ -119,7 +119,7 @@ fn what_the_record_does_not_name_stays() {
 }
 
 #[test]
-fn an_image_with_a_name_of_somebody_else_stays() {
+fn an_image_with_a_foreign_name_stays() {
     let mut case = Case::new();
     case.seen.images = vec![image("old", &[OLD, "example.com/mine:1"])];
     case.stays();
@@ -147,7 +147,7 @@ fn a_name_that_was_moved_to_another_image_is_forgotten() {
 }
 
 #[test]
-fn an_image_that_is_gone_is_forgotten_unless_the_config_asks_for_it() {
+fn the_record_of_a_missing_image_is_removed_unless_the_config_names_it() {
     let mut case = Case::new();
     case.seen.images.clear();
     assert_eq!(case.decide(MonotonicTime::ZERO).forget, [OLD.to_owned()].into());

@@ -383,7 +383,7 @@ proptest! {
     }
 
     #[test]
-    fn what_runs_as_wanted_is_not_restarted(before in config(1), users in 0..4usize) {
+    fn a_pod_in_its_desired_state_is_not_restarted(before in config(1), users in 0..4usize) {
         let mut machine = MachineModel::empty();
         machine.execute(&converge(&before, &machine.state).unwrap());
         let mut config = MachineConfig { generation: 2, ..before };

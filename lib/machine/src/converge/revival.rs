@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_is_left_alone() {
+    fn a_running_container_is_left_alone() {
         assert_eq!(revived(&config(Start::Always), &mut settled(Start::Always)), [""; 0]);
     }
 
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_was_never_started_and_one_that_is_known_by_nobody_are_left_alone() {
+    fn unstarted_and_unknown_pods_are_left_alone() {
         assert_eq!(revived(&config(Start::Always), &mut MachineModel::empty()), [""; 0]);
         let nothing = MachineConfig { pods: BTreeMap::new(), ..config(Start::Always) };
         let mut machine = settled(Start::Always);

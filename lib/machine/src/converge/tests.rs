@@ -93,7 +93,7 @@ fn a_first_pod_comes_up_in_order() {
 }
 
 #[test]
-fn a_changed_password_is_taken_and_restarts_nothing() {
+fn a_changed_password_restarts_nothing() {
     let image = "registry.k8s.io/etcd:3.7.0-0".to_owned();
     let with = |password: &str, generation: u64| {
         let mut config = config();
@@ -169,7 +169,7 @@ fn accompanied() -> MachineConfig {
 }
 
 #[test]
-fn what_a_container_relies_on_is_there_before_it_and_after_it() {
+fn the_container_beside_a_component_starts_first_and_stops_last() {
     let begins = plan(&accompanied(), &MachineModel::empty());
     let of_containers: Vec<&str> =
         begins.iter().map(String::as_str).filter(|step| step.contains(" container ")).collect();
@@ -245,7 +245,7 @@ fn a_pod_whose_files_were_removed_is_replaced() {
 
 /// Its program may have been started after the change.
 #[test]
-fn a_pod_is_replaced_when_what_it_reads_at_its_start_was_changed_by_hand() {
+fn a_pod_is_replaced_if_a_file_that_it_reads_at_its_start_was_changed_by_hand() {
     let mut config = config();
     config.pods.get_mut(&etcd()).unwrap().files[0].on_change = OnChange::Restart;
     let mut machine = settled(&config);
@@ -297,7 +297,7 @@ fn a_pod_that_is_held_runs_on() {
 }
 
 #[test]
-fn a_pod_is_not_held_for_what_stands_beside_it() {
+fn a_change_of_the_container_beside_a_component_is_not_held() {
     let mut config = accompanied();
     let mut machine = settled(&config);
     let pod = config.pods.get_mut(&etcd()).unwrap();
@@ -319,7 +319,7 @@ fn a_pod_is_not_held_for_what_stands_beside_it() {
 
 /// An API server whose key file was changed by hand runs until its turn, and so does the container that its connections go through.
 #[test]
-fn what_stands_beside_a_pod_that_is_held_is_started_again() {
+fn the_exited_container_beside_a_held_component_is_restarted() {
     let mut config = accompanied();
     let pod = config.pods.get_mut(&etcd()).unwrap();
     pod.hold = true;
@@ -339,7 +339,7 @@ fn what_stands_beside_a_pod_that_is_held_is_started_again() {
 }
 
 #[test]
-fn the_last_pod_takes_everything_with_it() {
+fn everything_is_removed_with_the_last_pod() {
     let machine = settled(&config());
     let empty = MachineConfig { generation: 8, pods: [].into(), ..config() };
     assert_eq!(
@@ -369,7 +369,7 @@ fn ordered() -> BTreeMap<PodName, DataRemoval> {
 }
 
 #[test]
-fn a_member_that_no_config_asks_for_keeps_running_without_an_order() {
+fn a_member_in_no_config_keeps_running_without_an_order() {
     let mut machine = marked();
     let empty = MachineConfig { generation: 8, pods: [].into(), ..config() };
     assert_eq!(plan(&empty, &machine), ["record config 3.8 as applied"]);
@@ -389,14 +389,14 @@ fn an_order_removes_the_member_that_it_names() {
 }
 
 #[test]
-fn an_order_removes_nothing_of_a_pod_that_is_asked_for() {
+fn an_order_removes_nothing_of_a_pod_in_the_config() {
     let machine = marked();
     let wanted = MachineConfig { generation: 8, removals: ordered(), ..config() };
     assert_eq!(plan(&wanted, &machine), ["record config 3.8 as applied"]);
 }
 
 #[test]
-fn another_installation_is_refused_with_the_mend() {
+fn another_installation_is_refused_with_the_remedy() {
     let machine = settled(&config());
     let stranger = MachineConfig { installation: "00000000000000ee".parse().unwrap(), generation: 9, ..config() };
     let refusal = converge(&stranger, &machine.state).unwrap_err();
@@ -405,7 +405,7 @@ fn another_installation_is_refused_with_the_mend() {
 }
 
 #[test]
-fn only_the_same_or_a_newer_config_is_taken() {
+fn only_the_same_or_a_newer_config_is_accepted() {
     let machine = settled(&config());
     let numbered = |term, generation| MachineConfig { term, generation, ..config() };
     assert_eq!(converge(&numbered(3, 7), &machine.state), Ok(Vec::new()));
@@ -473,7 +473,7 @@ fn https(authority: &str) -> ContainerCheck {
 }
 
 #[test]
-fn a_check_reads_and_dials_what_is_the_pods_own() {
+fn a_check_uses_only_files_and_addresses_of_its_pod() {
     let with = |liveness: Liveness| {
         let mut config = config();
         let pod = config.pods.get_mut(&etcd()).unwrap();
@@ -570,7 +570,7 @@ fn a_first_start_waits_for_the_mark_to_be_written_down() {
 
 /// The number of passes before the first start makes no difference if the data is no store.
 #[test]
-fn what_can_be_made_anew_is_held_back_without_a_mark() {
+fn data_that_can_be_recreated_needs_no_mark() {
     let mut config = config();
     config.pods.get_mut(&etcd()).unwrap().start = Start::Later;
     let mut machine = MachineModel::empty();
@@ -589,7 +589,7 @@ fn what_can_be_made_anew_is_held_back_without_a_mark() {
 }
 
 #[test]
-fn a_server_goes_when_its_connections_are_gone() {
+fn a_server_is_removed_after_its_last_connection() {
     let wanted = balanced(&[]);
     let mut machine = settled(&wanted);
     for (admin, sessions, steps) in [
@@ -617,7 +617,7 @@ proptest! {
     /// Whatever haproxy holds, and whenever connections end: servers in the config are never drained, no connection is cut (the model refuses that),
     /// and in the end haproxy has the servers of the config.
     #[test]
-    fn a_haproxy_comes_to_have_what_is_wanted(
+    fn haproxy_converges_to_the_servers_of_the_config(
         wanted in btree_map("b/[a-d]", 1..4u8, 0..4),
         found in btree_map("b/[a-d]", (1..4u8, admin(), 0..3u64), 0..4),
     ) {
@@ -683,7 +683,7 @@ fn a_member_without_its_data_is_not_started_and_nothing_of_it_is_touched() {
 }
 
 #[test]
-fn clusters_that_nobody_tells_of_are_left_alone() {
+fn unknown_clusters_are_left_alone() {
     let mut machine = settled(&config());
     let stranger = PodName { cluster: "00000000000000aa".parse().unwrap(), component: "etcd-0".parse().unwrap() };
     let both = MachineConfig {

@@ -145,7 +145,7 @@ fn starts(round: &SupervisionRound) -> bool {
 }
 
 #[test]
-fn what_ends_again_and_again_is_started_at_once_and_then_later_and_later() {
+fn restarts_have_growing_pauses() {
     for start in [Duration::ZERO, Duration::from_hours(10_000)] {
         let mut world = World::starting_at(start);
         let pauses: Vec<u64> = (0..12)
@@ -175,7 +175,7 @@ fn files_are_put_in_place_while_a_restart_is_put_off() {
 }
 
 #[test]
-fn what_failed_is_tried_again_later_unless_something_changed() {
+fn a_failed_start_is_retried_later_unless_something_changed() {
     let mut world = World::starting_at(Duration::ZERO);
     world.state.containers.clear();
     for pause in [1, 2, 4] {
@@ -219,7 +219,7 @@ fn a_sandbox_that_dies_again_and_again_is_put_off_as_a_whole() {
 }
 
 #[test]
-fn who_is_busy_is_left_alone() {
+fn a_busy_pod_is_left_alone() {
     let mut world = World::starting_at(Duration::ZERO);
     world.is(ContainerPhase::Exited { code: 1 });
     let actions = converge(&world.config, &world.state).unwrap();

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_machines_mean_is_kept_as_it_was_decided_on() {
+    fn decisions_use_the_machines_that_were_observed() {
         let (first, later) = (world(1, "10.0.0.1"), world(2, "10.0.0.2"));
         assert!(kept(&[&first, &later], &first).hypervisors.ptr_eq(&first.hypervisors));
         assert!(kept(&[&first, &later], &later).hypervisors.ptr_eq(&later.hypervisors));

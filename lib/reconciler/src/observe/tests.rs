@@ -134,7 +134,7 @@ async fn seen_with(silent: &Silent) -> PassObservation {
 }
 
 #[tokio::test]
-async fn a_component_that_starts_keeps_nobody_waiting() {
+async fn a_starting_component_delays_no_observation() {
     let silent = Silent::new("kube-apiserver-0");
     let seen = seen_with(&silent).await;
     let well = seen.health.iter().filter(|(_, health)| **health == ComponentHealth::Healthy).count();
@@ -146,14 +146,14 @@ async fn a_component_that_starts_keeps_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn bindings_are_asked_for_as_soon_as_there_is_an_api() {
+async fn bindings_are_read_as_soon_as_the_api_responds() {
     let silent = Silent::new("kube-scheduler-0");
     let seen = seen_with(&silent).await;
     assert!(matches!(seen.bindings.values().next(), Some(ObservedValue::Known(_))), "{:?}", seen.bindings);
 }
 
 #[tokio::test]
-async fn one_that_is_well_is_noticed_beside_one_that_is_silent() {
+async fn a_recovery_is_observed_beside_a_silent_component() {
     wait_for_recovery(&Silent::new("kube-apiserver-0"), &placed(), is_not_ready, Duration::from_millis(10)).await;
 }
 
@@ -185,7 +185,7 @@ fn with_agent(documents: &Documents, component: &str, answered: bool) -> Machine
 }
 
 #[tokio::test]
-async fn whom_an_agent_vouches_for_is_not_asked_again() {
+async fn a_component_that_an_agent_reports_as_healthy_is_not_probed() {
     let documents = placed();
     let of_scheduler = |seen: &PassObservation| {
         let of_it = |(pod, _): &(&PodName, &ComponentHealth)| pod.component.as_str() == "kube-scheduler-0";
@@ -224,7 +224,7 @@ async fn is_vouched(documents: &Documents, component: &'static str, lives: bool,
 }
 
 #[tokio::test]
-async fn whom_haproxy_vouches_for_is_not_asked_again() {
+async fn a_component_that_haproxy_reports_as_healthy_is_not_probed() {
     for component in ["kube-apiserver-0", "ingress-0"] {
         let mut documents = placed_with_ingress();
         assert!(!is_vouched(&documents, component, true, Some(true)).await, "it was never ready, and is asked");

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_next_ingress_is_taken_where_one_is_gone_or_says_nothing() {
+    async fn the_next_ingress_is_used_if_one_is_gone_or_silent() {
         let (acceptor, tls) = api_server();
         let gone = bound().await.1;
         let (_silent, silent) = bound().await;

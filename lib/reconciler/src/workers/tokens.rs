@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_others_is_no_token_of_ours() {
+    fn tokens_of_other_programs_are_ignored() {
         let mut kubeadms = kept();
         kubeadms.metadata.labels = None;
         let mut opaque = kept();

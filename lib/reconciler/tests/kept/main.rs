@@ -29,7 +29,7 @@ const RENEWED: Duration = Duration::from_secs(34 * 3600);
 
 /// Settled clusters cause no saves and no calls for hours. Their certificates are still renewed in time.
 #[tokio::test(start_paused = true)]
-async fn settled_clusters_take_nothing_of_anybody() {
+async fn settled_clusters_cause_no_calls_and_no_saves() {
     let world = World::new(MACHINES, CLUSTERS);
     undisturbed(&world, async {
         world.settles().await;
@@ -50,7 +50,7 @@ async fn settled_clusters_take_nothing_of_anybody() {
 /// The same for the number of clusters that one manager must support.
 #[tokio::test(start_paused = true)]
 #[ignore = "long: it makes the keys of them all"]
-async fn a_thousand_settled_clusters_take_nothing_of_anybody() {
+async fn a_thousand_settled_clusters_cause_no_calls_and_no_saves() {
     let world = World::new(MANY / 10, MANY);
     undisturbed(&world, async {
         world.settles().await;
@@ -63,7 +63,7 @@ async fn a_thousand_settled_clusters_take_nothing_of_anybody() {
 
 /// The time of a machine's last contact is saved when the machine stops responding, and not before.
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_goes_silent_was_heard_of_until_then() {
+async fn the_last_contact_of_a_machine_is_saved_when_it_stops_responding() {
     let world = World::new(MACHINES, CLUSTERS);
     undisturbed(&world, async {
         world.settles().await;
@@ -85,7 +85,7 @@ async fn a_machine_that_goes_silent_was_heard_of_until_then() {
 
 /// A machine that becomes unreachable and reachable again affects only clusters with components on it.
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_flaps_wakes_nobody_who_has_nothing_there() {
+async fn a_flapping_machine_wakes_only_its_own_clusters() {
     let world = World::new(MACHINES, CLUSTERS);
     undisturbed(&world, async {
         world.settles().await;
@@ -109,7 +109,7 @@ async fn a_machine_that_flaps_wakes_nobody_who_has_nothing_there() {
 
 /// Decisions of many clusters are saved together. A cluster that the store refuses delays none of the others.
 #[tokio::test(start_paused = true)]
-async fn a_cluster_that_cannot_be_saved_is_alone() {
+async fn a_cluster_that_cannot_be_saved_delays_no_other() {
     let world = World::new(MACHINES, CLUSTERS);
     world.store.refuse(Some("c3"));
     let mut report = Report::default();
@@ -146,7 +146,7 @@ async fn a_change_is_saved_once_before_it_is_applied() {
 
 /// While many edits wait to be saved, a machine receives the changes of many clusters together.
 #[tokio::test(start_paused = true)]
-async fn many_births_are_few_configs_of_each_machine() {
+async fn many_creations_cause_few_configs_for_each_machine() {
     let world = World::new(MACHINES, 4 * CLUSTERS);
     world.store.take(Duration::from_millis(100));
     undisturbed(&world, async {
@@ -178,7 +178,7 @@ async fn one_change_after_the_other_is_applied_at_once() {
 
 /// An agent keeps its config applied by itself. If it reports a failure, the config is sent again, and the failure is reported again.
 #[tokio::test(start_paused = true)]
-async fn what_an_agent_could_not_do_is_asked_for_again() {
+async fn a_config_is_sent_again_if_its_agent_reports_a_failure() {
     let world = World::new(MACHINES, CLUSTERS);
     undisturbed(&world, async {
         world.settles().await;
@@ -196,7 +196,7 @@ async fn what_an_agent_could_not_do_is_asked_for_again() {
 
 /// A cluster is deleted even if one of its machines is lost for good, also if the machine failed while it received a config of the cluster.
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_dies_of_a_config_is_lost_with_it() {
+async fn a_cluster_is_deleted_after_its_machine_failed_during_a_config() {
     let world = World::new(MACHINES, CLUSTERS);
     undisturbed(&world, async {
         world.settles().await;
@@ -233,7 +233,7 @@ async fn a_release_reaches_clusters_in_waves() {
 
 /// Secrets that a paused cluster lacks are not minted again, and clusters on the same machines can still change.
 #[tokio::test(start_paused = true)]
-async fn what_is_taken_away_of_a_paused_cluster_stops_nothing() {
+async fn removed_documents_of_a_paused_cluster_stop_nothing() {
     let world = World::new(MACHINES, 2);
     undisturbed(&world, async {
         world.settles().await;
@@ -260,7 +260,7 @@ async fn what_is_taken_away_of_a_paused_cluster_stops_nothing() {
 
 /// If the Component of a paused cluster is removed, its pod continues until the cluster is resumed.
 #[tokio::test(start_paused = true)]
-async fn a_paused_cluster_without_a_component_goes_on() {
+async fn a_paused_cluster_without_a_component_continues() {
     let world = World::new(MACHINES, 2);
     undisturbed(&world, async {
         world.settles().await;
@@ -281,7 +281,7 @@ async fn a_paused_cluster_without_a_component_goes_on() {
 
 /// A manager starts and cannot save what it mints. Components that run with a key that was removed continue.
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_saved_ends_nothing() {
+async fn a_failed_save_stops_nothing() {
     let world = World::new(MACHINES, 2);
     undisturbed(&world, world.settles()).await;
     let id = world.store.id("c0");

@@ -120,7 +120,7 @@ async fn talk(server: &TlsServer, client: &TlsClient) -> (Result<(), HandshakeEr
 }
 
 #[tokio::test]
-async fn who_may_speak_is_taken_and_nobody_else() {
+async fn only_allowed_clients_are_accepted() {
     let (mut own, mut other) = (Signer::new(1), Signer::new(2));
     let trusts = own.trusted();
     let server = own.server();
@@ -183,7 +183,7 @@ async fn files_are_read_again_and_kept_while_they_are_half_written() {
 }
 
 #[tokio::test]
-async fn who_is_revoked_is_refused_also_while_it_speaks() {
+async fn a_revoked_client_is_refused_also_on_an_open_connection() {
     let mut own = Signer::new(1);
     let (folder, trusts) = (own.server(), own.trusted());
     let server = open(&folder);

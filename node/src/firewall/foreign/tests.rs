@@ -101,7 +101,7 @@ fn a_policy_or_a_rule_that_drops_is_found() {
 }
 
 #[test]
-fn what_passes_or_is_not_known_is_no_alarm() {
+fn passing_and_unknown_rules_raise_no_alarm() {
     if !is_root() {
         return;
     }

@@ -83,7 +83,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_and_no_packet_exceeds_the_mtu(heard in keys(), silent in keys(), mtu in 576..1500usize, v6: bool) {
+        fn written_reports_are_read_back_and_no_packet_exceeds_the_mtu(heard in keys(), silent in keys(), mtu in 576..1500usize, v6: bool) {
             let [from, to] = if v6 { ["fd00::1".parse().unwrap(), "fd00::2".parse().unwrap()] } else { V4 };
             let packets = PresenceReport { heard: heard.clone(), silent: silent.clone() }.packets(from, to, mtu);
             prop_assert!(!packets.is_empty() && packets.iter().all(|packet| packet.len() <= mtu));

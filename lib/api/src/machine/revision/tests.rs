@@ -168,7 +168,7 @@ fn digests_are_those_of_v0_1_0() {
 }
 
 #[test]
-fn what_is_at_its_default_is_not_hashed() {
+fn fields_at_their_defaults_are_not_hashed() {
     let newer = MachineConfig { format: ConfigFormat::NEWEST, ..config() };
     assert_eq!(newer.digest(), CONFIG, "an upgrade of an agent changes no config");
     let removal = DataRemoval { member: "1a2b".to_owned(), reason: "ClusterDeleted".to_owned() };

@@ -170,28 +170,28 @@ async fn lead_over(
 }
 
 #[tokio::test]
-async fn a_machine_is_told_who_leads_before_it_is_looked_at() {
+async fn a_machine_learns_the_term_before_it_is_observed() {
     let machine = Arc::new(Machine::default());
     assert_eq!(lead(&machine, 4).await, StopReason::Stopped);
     assert_eq!(machine.asked(), ["fence 4", "look"]);
 }
 
 #[tokio::test]
-async fn an_agent_that_forgot_is_told_again_and_looked_at_anew() {
+async fn an_agent_that_lost_the_term_is_fenced_and_observed_again() {
     let machine = Arc::new(Machine { forgets: true.into(), ..Machine::default() });
     assert_eq!(lead(&machine, 4).await, StopReason::Stopped);
     assert_eq!(machine.asked(), ["fence 4", "look", "fence 4", "look"]);
 }
 
 #[tokio::test]
-async fn who_meets_a_later_leader_does_nothing_more() {
+async fn a_leader_stops_when_a_machine_knows_a_later_one() {
     let machine = Arc::new(Machine { newest: 6.into(), ..Machine::default() });
     assert_eq!(lead(&machine, 4).await, StopReason::Superseded { term: 6 });
     assert_eq!(machine.asked(), ["fence 4"]);
 }
 
 #[tokio::test]
-async fn a_new_leader_asks_documents_and_machines_for_the_highest_term() {
+async fn a_new_leader_reads_the_highest_term_of_documents_and_machines() {
     let machine = Machine::default();
     assert_eq!(highest_known_term(&machine, &documents()).await, 3);
     machine.newest.store(6, Ordering::Relaxed);
