@@ -291,25 +291,23 @@ impl WorkerTunnels {
     /// Checks all gateways, tries another endpoint of those that are silent, and makes another gateway active if the active one is lost. Returns
     /// whether a check is unconfirmed. The caller then checks again as soon as the time for a response is over.
     pub(crate) async fn ask(&mut self) -> bool {
-        let assignment = &self.wanted.assignment;
-        let questions = self.open.iter().map(|tunnel| {
-            let target = tunnel.gateway.addresses.iter().find_map(|to| Some((*to, assignment.address(to.is_ipv4())?)));
-            async move {
-                let (to, from) = target?;
-                let asked = Instant::now();
-                Some(answers(from, to).await.then(|| asked.elapsed()))
-            }
-        });
-        let round = join_all(questions).await;
+        let round = join_all(self.open.iter().map(|tunnel| self.check(tunnel))).await;
         for (tunnel, latency) in self.open.iter_mut().zip(&round) {
             tunnel.latency = latency.flatten().or(tunnel.latency);
         }
         let round: Vec<Option<bool>> = round.into_iter().map(|asked| Some(asked?.is_some())).collect();
+        let mut moved = BTreeSet::new();
         for (tunnel, answered) in self.open.iter_mut().zip(&round) {
-            if let Some(answered) = answered {
-                tunnel.note(*answered, &self.wanted, &self.key);
+            if let Some(answered) = *answered
+                && tunnel.note(answered, &self.wanted, &self.key)
+                && answered
+            {
+                moved.insert(tunnel.slot);
             }
         }
+        // A gateway sends to the earlier endpoint, which is closed, until it receives something from the new one.
+        let moved = self.open.iter().filter(|tunnel| moved.contains(&tunnel.slot));
+        join_all(moved.map(|tunnel| self.check(tunnel))).await;
         let before = self.choice.active();
         if self.choice.note(&round, Instant::now()) {
             let place = |at: usize| self.open.get(at).map(|tunnel| tunnel.endpoints.current());
@@ -319,6 +317,17 @@ impl WorkerTunnels {
             }
         }
         self.choice.is_unconfirmed() || self.open.iter().any(|tunnel| tunnel.endpoints.is_searching())
+    }
+
+    /// Returns how long the gateway took to respond through its tunnel, if it did. Returns `None` for a gateway without an address to check.
+    fn check(&self, tunnel: &WorkerTunnel) -> impl Future<Output = Option<Option<Duration>>> + use<> {
+        let from = |to: &IpAddr| self.wanted.assignment.address(to.is_ipv4());
+        let target = tunnel.gateway.addresses.iter().find_map(|to| Some((*to, from(to)?)));
+        async move {
+            let (to, from) = target?;
+            let asked = Instant::now();
+            Some(answers(from, to).await.then(|| asked.elapsed()))
+        }
     }
 
     /// Returns the interfaces of the gateways.

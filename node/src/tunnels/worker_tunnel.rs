@@ -66,8 +66,8 @@ impl WorkerTunnel {
     }
 
     /// Records a check, and uses another endpoint if the one in use is silent, or if UDP reaches the gateway again. A session continues at the other
-    /// endpoint. Without one, it starts a new handshake: WireGuard itself would retry after five seconds.
-    pub(super) fn note(&mut self, answered: bool, wanted: &DesiredTunnels, own: &PrivateKey) {
+    /// endpoint. Without one, it starts a new handshake: WireGuard itself would retry after five seconds. Returns whether another endpoint is in use.
+    pub(super) fn note(&mut self, answered: bool, wanted: &DesiredTunnels, own: &PrivateKey) -> bool {
         let peer = self.path.stats().ok().and_then(|peers| peers.into_iter().next());
         let before = self.endpoints.current();
         if answered && let Some(heard) = peer.as_ref().and_then(|peer| peer.endpoint) {
@@ -86,12 +86,13 @@ impl WorkerTunnel {
         let met = peer.and_then(|peer| peer.last_handshake);
         let is_fresh = if met.is_some() { is_silent && !has_session(met, Timestamp::now()) } else { !answered };
         if !is_fresh && now == before {
-            return;
+            return false;
         }
         let forgotten = if is_fresh { self.path.set_peers(&PeerSet::default()).map(drop) } else { Ok(()) };
         if let Err(error) = forgotten.and_then(|()| self.set_peer(wanted)) {
             tracing::warn!("cannot change the endpoint of the gateway: {}", ErrorChain(&error));
         }
+        now != before
     }
 
     /// Sets the peer at the endpoint in use.
