@@ -26,10 +26,10 @@ impl ReceivedSignal {
 pub(crate) fn cancel_on_signal(stop: CancellationToken) -> anyhow::Result<ReceivedSignal> {
     let received = ReceivedSignal::default();
     let mut signals = TerminationSignals::new().context("cannot handle signals")?;
-    let told = received.clone();
+    let of_task = received.clone();
     tokio::spawn(async move {
         let number = signals.next().await;
-        told.0.store(number, Ordering::Relaxed);
+        of_task.0.store(number, Ordering::Relaxed);
         stop.cancel();
         let number = signals.next().await;
         std::process::exit(128 + i32::from(number));

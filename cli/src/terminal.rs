@@ -41,6 +41,6 @@ pub(crate) fn size() -> Option<Size> {
 /// Returns the number of columns for a table, or `None` if stdout is not a terminal.
 pub(crate) fn columns() -> Option<usize> {
     let size = size()?;
-    let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    told.filter(|columns| *columns > 0).or(Some(size.width.into()))
+    let configured = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    configured.filter(|columns| *columns > 0).or(Some(size.width.into()))
 }

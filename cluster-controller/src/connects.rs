@@ -13,7 +13,7 @@ use crate::connect::RefusalReason;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Connects {
     by_outcome: Family<ConnectLabels, Counter>,
-    told: Arc<LogRateLimiter>,
+    log_limit: Arc<LogRateLimiter>,
 }
 
 type ConnectLabels = [(&'static str, &'static str); 1];
@@ -30,7 +30,7 @@ impl Connects {
 
     /// Whether one more refusal may be logged. A limit applies, because tenants control the number of refusals.
     pub(crate) fn may_log(&self) -> bool {
-        self.told.has_room()
+        self.log_limit.has_room()
     }
 
     /// Registers the metric, with all its outcomes.

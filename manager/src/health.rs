@@ -179,9 +179,9 @@ mod tests {
 
         assert!(ask(address, "/healthz").await.starts_with("HTTP/1.1 200"));
         assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 503"));
-        let told = ask(address, "/metrics").await;
-        assert!(told.starts_with("HTTP/1.1 200") && told.contains("text/plain; version=0.0.4"), "{told}");
-        assert!(told.contains("\nkeelway_clusters{state=\"Available\"} 0.0\n"), "{told}");
+        let response = ask(address, "/metrics").await;
+        assert!(response.starts_with("HTTP/1.1 200") && response.contains("text/plain; version=0.0.4"), "{response}");
+        assert!(response.contains("\nkeelway_clusters{state=\"Available\"} 0.0\n"), "{response}");
         assert!(ask(address, "/secrets").await.starts_with("HTTP/1.1 404"));
     }
 

@@ -33,7 +33,7 @@ pub struct Reports {
 
 #[derive(Debug, Default)]
 struct TaskReport {
-    told: BTreeSet<String>,
+    logged: BTreeSet<String>,
     settled: bool,
 }
 
@@ -121,13 +121,13 @@ impl Reports {
 
     fn report(&mut self, task: &Task, failures: Vec<String>, waiting: Vec<String>) {
         let known = self.tasks.entry(task.clone()).or_default();
-        for failure in failures.iter().filter(|failure| !known.told.contains(*failure)) {
+        for failure in failures.iter().filter(|failure| !known.logged.contains(*failure)) {
             tracing::error!(task = %task, "{failure}");
         }
-        for waiting in waiting.iter().filter(|waiting| !known.told.contains(*waiting)) {
+        for waiting in waiting.iter().filter(|waiting| !known.logged.contains(*waiting)) {
             tracing::info!(task = %task, "{waiting}");
         }
-        known.told = failures.into_iter().chain(waiting).collect();
+        known.logged = failures.into_iter().chain(waiting).collect();
     }
 
     /// Records whether a task is settled. Reports once when all are.

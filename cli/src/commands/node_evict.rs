@@ -47,11 +47,11 @@ pub(super) async fn evict(
         let name = name.as_ref();
         let eviction = workers.evict(name, until).await.map_err(|error| failure(error, cluster))?;
         if !global.quiet {
-            let told = match eviction {
+            let text = match eviction {
                 Eviction::Done => format!("evicted {name}; its name and key are blocked until {until:.0}"),
                 Eviction::Again => format!("{name} was already evicted"),
             };
-            let _ = writeln!(std::io::stderr(), "{told}");
+            let _ = writeln!(std::io::stderr(), "{text}");
         }
     }
     Ok(Code::Done)

@@ -50,8 +50,8 @@ fn online(global: &GlobalArguments, input: &Input) -> Result<PlanPreview, Comman
 
 /// Plans without connections. The time of the observation decides which certificates are valid.
 fn offline(input: &Input, file: &Path) -> Result<PlanPreview, CommandFailure> {
-    let told = Input::read(&[file.to_owned()])?;
-    let observation = Observation::read(&told.bytes).map_err(|faults| CommandFailure::faults(faults, &told))?;
+    let recorded = Input::read(&[file.to_owned()])?;
+    let observation = Observation::read(&recorded.bytes).map_err(|faults| CommandFailure::faults(faults, &recorded))?;
     let documents = input.world()?;
     preview_offline(&documents, observation, &mut session::minter()).map_err(CommandFailure::other)
 }

@@ -27,21 +27,21 @@ impl OtherGateways {
 
     /// Sends the list after each change of the file. A restart instead would interrupt every worker.
     pub(super) fn follow(self, tasks: &mut JoinSet<()>) -> Receiver<Vec<OtherGateway>> {
-        let (sender, told) = watch::channel(self.list);
+        let (sender, receiver) = watch::channel(self.list);
         if let Some((path, stamp)) = self.file {
             tasks.spawn(watch_file(path, stamp, sender));
         }
-        told
+        receiver
     }
 }
 
-async fn watch_file(path: PathBuf, mut known: FilesVersion, told: Sender<Vec<OtherGateway>>) {
+async fn watch_file(path: PathBuf, mut known: FilesVersion, sender: Sender<Vec<OtherGateway>>) {
     loop {
         known = known.next(&[&path]).await;
         match configuration::read::<GatewayList>(&path) {
             Ok(GatewayList(list)) => {
                 tracing::info!(gateways = list.len(), "reloaded the other gateways");
-                told.send_replace(list);
+                sender.send_replace(list);
             }
             Err(error) => {
                 tracing::warn!("cannot reload the other gateways; keeping the previous list: {}", ErrorChain(&error));

@@ -29,7 +29,7 @@ pub(super) struct PeerReconciler {
     candidates: Vec<Candidate>,
     /// The endpoints of peers when the process started. Such a hint stays the same as long as its peer exists.
     first_endpoints: BTreeMap<PublicKey, SocketAddr>,
-    told: BTreeSet<CandidateFault>,
+    logged: BTreeSet<CandidateFault>,
 }
 
 impl PeerReconciler {
@@ -52,8 +52,8 @@ impl PeerReconciler {
         let endpoint = |peer: &StoredPeer| Some((peer.object.public_key.parse().ok()?, peer.endpoint?));
         let first_endpoints = kept.peers.iter().filter_map(endpoint).collect();
         let candidates = kept.peers.into_iter().map(|peer| peer.object).collect();
-        let told = BTreeSet::new();
-        let mut keeper = Self { vpn, file, keepalive, own, others, candidates, first_endpoints, told };
+        let logged = BTreeSet::new();
+        let mut keeper = Self { vpn, file, keepalive, own, others, candidates, first_endpoints, logged };
         keeper.adopt();
         keeper
     }
@@ -99,10 +99,10 @@ impl PeerReconciler {
     /// Makes the valid candidates the relay's peers.
     fn adopt(&mut self) {
         let (members, faults) = validate_candidates(&self.candidates, &self.bounds());
-        for fault in faults.difference(&self.told) {
+        for fault in faults.difference(&self.logged) {
             tracing::warn!("ignored: {fault}");
         }
-        self.told = faults;
+        self.logged = faults;
         self.first_endpoints.retain(|key, _| members.by_key.contains_key(key));
         let wanted = self.wanted(&members);
         let before = self.vpn.admit_only(members);

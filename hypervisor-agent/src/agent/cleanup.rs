@@ -91,9 +91,9 @@ impl Cleanup {
         let removed = cleaned.removed.iter().map(|image| (false, removal_text(image, age)));
         let failed =
             cleaned.failed.iter().map(|(image, why)| (true, format!("cannot remove image {}: {why}", names_of(image))));
-        let told = removed.chain(failed).collect();
+        let events = removed.chain(failed).collect();
         cleaned.failed.iter().for_each(|(image, _)| self.idle.restart_age(&image.names));
-        told
+        events
     }
 }
 

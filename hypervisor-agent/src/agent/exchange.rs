@@ -36,7 +36,7 @@ struct WaitingAgents {
 }
 
 struct WaitingAgent {
-    told: mpsc::Sender<Result<proto::Called, Status>>,
+    sender: mpsc::Sender<Result<proto::Called, Status>>,
     calls: BTreeMap<u64, PendingCall>,
 }
 
@@ -69,11 +69,12 @@ impl Exchange {
         let mut desk = self.desk();
         desk.last += 1;
         let number = desk.last;
-        let waiting = desk.waiting.get_mut(machine).filter(|waiting| !waiting.told.is_closed());
+        let waiting = desk.waiting.get_mut(machine).filter(|waiting| !waiting.sender.is_closed());
         let waiting =
             waiting.ok_or_else(|| Status::unavailable(format!("the agent of {machine} is not connected here")))?;
-        let told = waiting.calls.len() < CALLS && waiting.told.try_send(Ok(proto::Called { call: number })).is_ok();
-        if !told {
+        let is_sent =
+            waiting.calls.len() < CALLS && waiting.sender.try_send(Ok(proto::Called { call: number })).is_ok();
+        if !is_sent {
             return Err(Status::unavailable(format!("the agent of {machine} has too many pending calls")));
         }
         waiting.calls.insert(number, call);
@@ -95,9 +96,9 @@ impl exchange_server::Exchange for Exchange {
 
     async fn wait(&self, request: Request<proto::WaitRequest>) -> Result<Response<Self::WaitStream>, Status> {
         let machine = agent(&request)?;
-        let (told, calls) = mpsc::channel(CALLS);
+        let (sender, calls) = mpsc::channel(CALLS);
         // Replacing an earlier stream of the same agent ends that stream.
-        self.desk().waiting.insert(machine, WaitingAgent { told, calls: BTreeMap::new() });
+        self.desk().waiting.insert(machine, WaitingAgent { sender, calls: BTreeMap::new() });
         Ok(Response::new(ReceiverStream::new(calls)))
     }
 

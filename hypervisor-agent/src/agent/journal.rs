@@ -30,7 +30,7 @@ impl EventSubject {
 #[derive(Debug)]
 pub(super) struct EventJournal {
     ring: Mutex<Ring>,
-    told: broadcast::Sender<MachineEvent>,
+    to_watchers: broadcast::Sender<MachineEvent>,
     to_disk: mpsc::UnboundedSender<MachineEvent>,
     /// Held while the file is written.
     writing: tokio::sync::Mutex<()>,
@@ -77,7 +77,7 @@ impl EventJournal {
         let (to_disk, on_the_way) = mpsc::unbounded_channel();
         let journal = Self {
             ring: Mutex::new(ring),
-            told: broadcast::Sender::new(REMEMBERED),
+            to_watchers: broadcast::Sender::new(REMEMBERED),
             to_disk,
             writing: tokio::sync::Mutex::default(),
         };
@@ -112,13 +112,13 @@ impl EventJournal {
             ring.insert(event.clone());
         }
         // Fails if there is no watcher.
-        let _ = self.told.send(event.clone());
+        let _ = self.to_watchers.send(event.clone());
         let _ = self.to_disk.send(event);
     }
 
     /// Returns the kept events, and a receiver for further ones.
     pub(super) fn read(&self) -> (Vec<MachineEvent>, broadcast::Receiver<MachineEvent>) {
-        let following = self.told.subscribe();
+        let following = self.to_watchers.subscribe();
         (self.ring().events.iter().cloned().collect(), following)
     }
 
@@ -172,7 +172,12 @@ mod tests {
         let (to_disk, on_the_way) = mpsc::unbounded_channel();
         let ring = Mutex::new(Ring { open, ..Ring::default() });
         (
-            EventJournal { ring, told: broadcast::Sender::new(16), to_disk, writing: tokio::sync::Mutex::default() },
+            EventJournal {
+                ring,
+                to_watchers: broadcast::Sender::new(16),
+                to_disk,
+                writing: tokio::sync::Mutex::default(),
+            },
             on_the_way,
         )
     }

@@ -41,7 +41,7 @@ use super::{
     journal::{EventJournal, EventSubject},
     probe,
     reconciler_channel::{MachineObservation, ReconcilerChannel},
-    state_changes::news,
+    state_changes::to_publish,
 };
 
 /// How long the reconciler waits without an event before it looks again. Changes of files by hand cause no event.
@@ -441,7 +441,7 @@ impl AgentReconciler {
 
     /// Publishes a new revision if the state has changes that watchers need.
     fn seen(&mut self, state: MachineState) {
-        let state = news(state, self.last.as_ref());
+        let state = to_publish(state, self.last.as_ref());
         if self.last.as_ref() != Some(&state) {
             self.channel.publish(|status| status.revision += 1);
             self.last = Some(state);

@@ -4,16 +4,16 @@ use keelway_api::machine::{Disk, Figures, MachineState, PortFacts, ServerAdmin};
 
 /// Returns the state without values that change constantly: ports, and the connection counts of servers in service. The sizes of disks and databases
 /// keep the last published value if they are about equal.
-pub(super) fn news(seen: MachineState, told: Option<&MachineState>) -> MachineState {
+pub(super) fn to_publish(seen: MachineState, last: Option<&MachineState>) -> MachineState {
     let mut seen = MachineState { ports: PortFacts::default(), ..seen };
     let serving = seen.servers.values_mut().flat_map(|servers| servers.values_mut());
     serving.filter(|server| server.admin == ServerAdmin::Serves).for_each(|server| server.sessions = 0);
-    let Some(told) = told else { return seen };
-    if Disk::are_about_equal(told.disk, seen.disk) {
-        seen.disk = told.disk;
+    let Some(last) = last else { return seen };
+    if Disk::are_about_equal(last.disk, seen.disk) {
+        seen.disk = last.disk;
     }
     for (pod, figures) in &mut seen.figures {
-        if let Some(before) = told.figures.get(pod).filter(|before| Figures::are_about_equal(before, figures)) {
+        if let Some(before) = last.figures.get(pod).filter(|before| Figures::are_about_equal(before, figures)) {
             *figures = *before;
         }
     }
@@ -42,13 +42,13 @@ mod tests {
 
     #[test]
     fn clients_and_small_writes_are_none() {
-        let told = news(state(3, ServerAdmin::Serves, 1 << 20), None);
-        let is_news = |seen| news(seen, Some(&told)) != told;
-        assert!(!is_news(state(7, ServerAdmin::Serves, 2 << 20)));
-        assert!(is_news(state(7, ServerAdmin::Drains, 2 << 20)));
-        assert!(is_news(state(3, ServerAdmin::Serves, ETCD_QUOTA / 2)));
-        assert!(is_news(state(3, ServerAdmin::Serves, 16 << 20)), "a small quota is soon reached");
-        let told = news(state(3, ServerAdmin::Drains, 1 << 20), None);
-        assert!(news(state(2, ServerAdmin::Drains, 1 << 20), Some(&told)) != told);
+        let last = to_publish(state(3, ServerAdmin::Serves, 1 << 20), None);
+        let is_published = |seen| to_publish(seen, Some(&last)) != last;
+        assert!(!is_published(state(7, ServerAdmin::Serves, 2 << 20)));
+        assert!(is_published(state(7, ServerAdmin::Drains, 2 << 20)));
+        assert!(is_published(state(3, ServerAdmin::Serves, ETCD_QUOTA / 2)));
+        assert!(is_published(state(3, ServerAdmin::Serves, 16 << 20)), "a small quota is soon reached");
+        let last = to_publish(state(3, ServerAdmin::Drains, 1 << 20), None);
+        assert!(to_publish(state(2, ServerAdmin::Drains, 1 << 20), Some(&last)) != last);
     }
 }

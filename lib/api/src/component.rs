@@ -95,9 +95,9 @@ impl ComponentStage {
 impl Component {
     /// Moves the placement from the status to the spec.
     pub(crate) fn with_placement(mut self) -> Self {
-        let told = self.status.as_mut().map(|status| std::mem::take(&mut status.placement)).unwrap_or_default();
+        let recorded = self.status.as_mut().map(|status| std::mem::take(&mut status.placement)).unwrap_or_default();
         if self.spec.placement.is_empty() {
-            self.spec.placement = told;
+            self.spec.placement = recorded;
         }
         self
     }

@@ -33,17 +33,18 @@ impl Documents {
     pub fn changes_only_condition_text(&self, before: &Self, change: &DocumentChange) -> bool {
         let is_as_true = match change {
             DocumentChange::Put(DocumentName::Cluster(name)) => {
-                let told = |of: &Self| {
+                let statuses = |of: &Self| {
                     let status = of.clusters.get(name)?.status.as_ref()?;
                     Some((condition_statuses(&status.conditions), status.observed_generation))
                 };
-                told(self) == told(before)
+                statuses(self) == statuses(before)
             }
             DocumentChange::Put(DocumentName::Component(name)) => {
-                let told = |of: &Self| Some(condition_statuses(&of.components.get(name)?.status.as_ref()?.conditions));
-                let tells_nothing =
+                let statuses =
+                    |of: &Self| Some(condition_statuses(&of.components.get(name)?.status.as_ref()?.conditions));
+                let is_never_true =
                     |of: &Self| of.components.get(name).is_some_and(|known| known.has_no_true_condition());
-                told(self) == told(before) || (told(before).is_none() && tells_nothing(self))
+                statuses(self) == statuses(before) || (statuses(before).is_none() && is_never_true(self))
             }
             DocumentChange::Introduce(_) | DocumentChange::Put(_) | DocumentChange::Remove(_) => false,
         };

@@ -119,9 +119,9 @@ impl ManagerClient {
         &mut self,
         wanted: &DocumentSelection,
     ) -> Result<impl Stream<Item = Result<proto::WatchEvent, ManagerClientError>> + use<>, ManagerClientError> {
-        let told = self.documents.watch(wanted.request()).await.map_err(|status| self.failed(&status))?;
+        let stream = self.documents.watch(wanted.request()).await.map_err(|status| self.failed(&status))?;
         let client = self.clone();
-        Ok(told.into_inner().map(move |event| event.map_err(|status| client.failed(&status))))
+        Ok(stream.into_inner().map(move |event| event.map_err(|status| client.failed(&status))))
     }
 
     fn failed(&self, status: &Status) -> ManagerClientError {

@@ -29,12 +29,12 @@ pub(crate) fn plan_authorities(plan: &mut Plan, seen: &PassObservation, now: Tim
     for name in names {
         let Some(cluster) = plan.documents.clusters.get(&name) else { continue };
         let Some(id) = cluster.id().filter(|_| !cluster.deleted()) else { continue };
-        let told = |secret| Some((secret, ended(seen, id, secret, now)?));
-        let ended: Vec<_> = [KUBERNETES, ETCD, FRONT_PROXY, INFRASTRUCTURE].into_iter().filter_map(told).collect();
-        let is_told =
+        let with_end = |secret| Some((secret, ended(seen, id, secret, now)?));
+        let ended: Vec<_> = [KUBERNETES, ETCD, FRONT_PROXY, INFRASTRUCTURE].into_iter().filter_map(with_end).collect();
+        let is_reported =
             cluster.status.as_ref().is_some_and(|status| status.conditions.iter().any(|one| one.type_ == VALID));
         // A document that does not change stays shared.
-        if ended.is_empty() && !is_told {
+        if ended.is_empty() && !is_reported {
             continue;
         }
         let says = (!ended.is_empty()).then(|| {

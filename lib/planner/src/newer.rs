@@ -19,9 +19,9 @@ pub(crate) fn report_of_clusters(plan: &mut Plan, now: &Time) {
     for name in all {
         let Some(cluster) = plan.documents.clusters.get(&name) else { continue };
         let says = newer_fields_condition(&fields_of_cluster(&plan.documents, &name, cluster));
-        let told = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         // A document that does not change stays shared.
-        if says.is_none() && !condition::has(told, KNOWN) {
+        if says.is_none() && !condition::has(conditions, KNOWN) {
             continue;
         }
         let Some(cluster) = plan.documents.clusters.get_mut(&name) else { continue };
@@ -37,8 +37,8 @@ pub(crate) fn report_of_machines(plan: &mut Plan, now: &Time) {
         let Some(machine) = plan.documents.hypervisors.get(&name) else { continue };
         let fields = DocumentRef::Hypervisor(machine).newer_fields();
         let says = newer_fields_condition(&titled(&DocumentName::Hypervisor(name.clone()), fields));
-        let told = machine.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        if says.is_none() && !condition::has(told, KNOWN) {
+        let conditions = machine.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        if says.is_none() && !condition::has(conditions, KNOWN) {
             continue;
         }
         let Some(machine) = plan.documents.hypervisors.get_mut(&name) else { continue };

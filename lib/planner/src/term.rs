@@ -36,12 +36,12 @@ pub fn term_alone(documents: &Documents) -> u64 {
 /// Returns the highest term that more than half of the machines know, from the terms that the responding machines report. 0: there is none.
 /// A term that no leader can have counts as 0.
 #[must_use]
-pub fn majority_term(told: impl IntoIterator<Item = u64>) -> u64 {
-    let mut told: Vec<u64> = told.into_iter().map(|term| if term > HIGHEST_TOLD_TERM { 0 } else { term }).collect();
-    told.sort_unstable();
+pub fn majority_term(terms: impl IntoIterator<Item = u64>) -> u64 {
+    let mut terms: Vec<u64> = terms.into_iter().map(|term| if term > HIGHEST_TOLD_TERM { 0 } else { term }).collect();
+    terms.sort_unstable();
     // Sorted, so more than half of the machines know this term or a later one.
-    let middle = told.len().saturating_sub(1) / 2;
-    told.get(middle).copied().unwrap_or_default()
+    let middle = terms.len().saturating_sub(1) / 2;
+    terms.get(middle).copied().unwrap_or_default()
 }
 
 /// Returns the term of a leader that begins after this term. None: documents cannot store it.

@@ -398,11 +398,11 @@ impl Machines for ConnectedMachines {
         if listened.contains(&ChangeListening::FromNowOn) {
             return;
         }
-        let told = select_all(held.iter().map(|connected| Box::pin(connected.changed.notified())));
+        let changed = select_all(held.iter().map(|connected| Box::pin(connected.changed.notified())));
         if listened.contains(&ChangeListening::Not) {
-            let _ = timeout(UNHEARD, told).await;
+            let _ = timeout(UNHEARD, changed).await;
         } else {
-            told.await;
+            changed.await;
         }
     }
 }

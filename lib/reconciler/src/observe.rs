@@ -201,14 +201,14 @@ async fn has_servers(probe: &Probe, looks: &MachineLooks<'_>) -> bool {
 
 /// Returns whether at least one haproxy reports this server, and each haproxy that reports its servers calls this one ready.
 async fn all_vouch(server: &str, ingresses: &[(PodName, HypervisorName)], looks: &MachineLooks<'_>) -> bool {
-    let told = join_all(ingresses.iter().map(|(ingress, machine)| async {
+    let reports = join_all(ingresses.iter().map(|(ingress, machine)| async {
         let state = looks.get(machine)?.clone().await;
         let ObservedValue::Known(state) = &*state else { return None };
         let found = state.servers.get(ingress)?.get(server);
         Some(found.is_some_and(serves))
     }));
-    let told: Vec<bool> = told.await.into_iter().flatten().collect();
-    !told.is_empty() && told.into_iter().all(|ready| ready)
+    let reports: Vec<bool> = reports.await.into_iter().flatten().collect();
+    !reports.is_empty() && reports.into_iter().all(|ready| ready)
 }
 
 fn serves(server: &ServerState) -> bool {

@@ -287,7 +287,7 @@ async fn execute_on_machines(
     context: &PassContext,
     PassDecision { plan, seen, machines, .. }: &PassDecision<HasWork>,
 ) -> Result<Vec<(usize, Vec<PassFailure>)>, PassError> {
-    let busy = machines.iter().filter(|(_, told)| !matches!(told, Ok(HasWork(false))));
+    let busy = machines.iter().filter(|(_, work)| !matches!(work, Ok(HasWork(false))));
     let busy: Vec<&HypervisorName> = busy.map(|(name, _)| name).collect();
     if busy.is_empty() {
         return Ok(Vec::new());

@@ -120,6 +120,6 @@ async fn saves_follow_each_other(store: &impl Store) {
         store.save(&documents).await.unwrap();
     }
     let documents = load(store).await;
-    let told = documents.clusters.values().flat_map(|cluster| &cluster.status.as_ref().unwrap().conditions);
-    assert_eq!(told.map(|condition| condition.message.as_str()).collect::<Vec<_>>(), ["987654321"]);
+    let conditions = documents.clusters.values().flat_map(|cluster| &cluster.status.as_ref().unwrap().conditions);
+    assert_eq!(conditions.map(|condition| condition.message.as_str()).collect::<Vec<_>>(), ["987654321"]);
 }

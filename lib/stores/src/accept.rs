@@ -394,8 +394,8 @@ mod tests {
         let first = take(None, &found);
         let refused: Vec<&PathBuf> = first.refused.keys().collect();
         assert_eq!(refused, [&path("c1"), &secret(one, "").0]);
-        let told = first.refused[&path("c1")].to_string();
-        assert!(told.contains("its cluster is not reconciled") && told.contains("data.note"), "{told}");
+        let error = first.refused[&path("c1")].to_string();
+        assert!(error.contains("its cluster is not reconciled") && error.contains("data.note"), "{error}");
         let world = first.documents.unwrap();
         assert_eq!((world.clusters.len(), world.secrets.len()), (1, 1));
 

@@ -89,7 +89,7 @@ pub struct DirectoryStore {
     files: StoreFiles,
     watch: DirectoryWatch,
     held: Mutex<DirectoryState>,
-    told: watch::Sender<Arc<Documents>>,
+    published: watch::Sender<Arc<Documents>>,
     _lock: DirectoryLock,
 }
 
@@ -131,7 +131,7 @@ impl DirectoryStore {
         let lock = DirectoryLock::take(root)?;
         files.clear().map_err(fail)?;
         let watch = DirectoryWatch::start(root).map_err(fail)?;
-        Ok(Self { files, watch, held: Mutex::default(), told: watch::Sender::default(), _lock: lock })
+        Ok(Self { files, watch, held: Mutex::default(), published: watch::Sender::default(), _lock: lock })
     }
 
     /// Returns the files that have no effect, each with its faults.
@@ -234,13 +234,13 @@ impl DirectoryStore {
     /// Puts these documents into effect.
     fn publish(&self, held: &mut DirectoryState, documents: Arc<Documents>) {
         held.world = Some(documents.clone());
-        self.told.send_replace(documents);
+        self.published.send_replace(documents);
     }
 
     /// Returns a receiver for the documents in effect. It is notified of each change.
     #[must_use]
     pub fn documents(&self) -> watch::Receiver<Arc<Documents>> {
-        self.told.subscribe()
+        self.published.subscribe()
     }
 
     /// Writes or removes one file. Fails if another program changed it.
@@ -312,7 +312,7 @@ impl Store for DirectoryStore {
 
 impl DocumentSource for DirectoryStore {
     fn documents(&self) -> Arc<Documents> {
-        self.told.borrow().clone()
+        self.published.borrow().clone()
     }
 
     fn refused(&self) -> usize {

@@ -188,8 +188,8 @@ impl KubernetesStore {
     async fn read_changes(&self) -> Result<Arc<Documents>, BoxedKubernetesError> {
         self.seen().await?;
         let StoreSnapshot { documents, rewrite, verdicts } = self.shared.held().take_snapshot();
-        for (name, told) in verdicts {
-            self.write_verdict(&name, told.as_ref()).await;
+        for (name, verdict) in verdicts {
+            self.write_verdict(&name, verdict.as_ref()).await;
         }
         let documents = documents.map_err(KubernetesError::Faults)?;
         self.watches.lock().await.end_unreferred(&documents);
@@ -210,12 +210,12 @@ fn together(
     mut steps: Vec<Vec<DocumentChange>>,
     only_tells: impl Fn(&DocumentChange) -> bool,
 ) -> Vec<Vec<DocumentChange>> {
-    let told: Vec<DocumentChange> =
+    let of_conditions: Vec<DocumentChange> =
         steps.iter_mut().flat_map(|step| step.extract_if(.., |change| only_tells(change))).collect();
     steps.retain(|step| !step.is_empty());
     match steps.first_mut() {
-        Some(first) => first.extend(told),
-        None => steps.push(told),
+        Some(first) => first.extend(of_conditions),
+        None => steps.push(of_conditions),
     }
     steps
 }

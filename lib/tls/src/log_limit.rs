@@ -39,10 +39,10 @@ mod tests {
 
     #[test]
     fn a_second_has_room_for_so_many_lines() {
-        let (mut told, now) = (LogSecond::default(), Instant::now());
-        let lines = |told: &mut LogSecond, now| (0..100).filter(|_| told.has_room(now)).count();
-        assert_eq!(lines(&mut told, now), 5);
-        assert_eq!(lines(&mut told, now + Duration::from_millis(999)), 0);
-        assert_eq!(lines(&mut told, now + Duration::from_secs(1)), 5);
+        let (mut second, now) = (LogSecond::default(), Instant::now());
+        let lines = |second: &mut LogSecond, now| (0..100).filter(|_| second.has_room(now)).count();
+        assert_eq!(lines(&mut second, now), 5);
+        assert_eq!(lines(&mut second, now + Duration::from_millis(999)), 0);
+        assert_eq!(lines(&mut second, now + Duration::from_secs(1)), 5);
     }
 }

@@ -159,10 +159,10 @@ pub(super) mod tests {
         outcome.plan.bindings = vec!["0123456789abcdef".parse().unwrap(), "fedcba9876543210".parse().unwrap()];
         outcome.effects = 5;
         outcome.failures = vec![failure("0123456789abcdef"), failure("hv-1"), failure("hv-2")];
-        let told = of(&outcome);
-        assert!(told.keys().all(|kind| KINDS.contains(kind)), "{told:?}");
+        let counts = of(&outcome);
+        assert!(counts.keys().all(|kind| KINDS.contains(kind)), "{counts:?}");
         let lines: Vec<String> =
-            told.iter().map(|(ActionKind { kind, result }, number)| format!("{kind} {result} {number}")).collect();
+            counts.iter().map(|(ActionKind { kind, result }, number)| format!("{kind} {result} {number}")).collect();
         let expected =
             ["bear done 1", "bind done 1", "bind failed 1", "certify done 4", "certify failed 2", "keep done 1"];
         assert_eq!(lines, expected);

@@ -22,13 +22,13 @@ pub(super) struct Holdings(Mutex<BTreeMap<HypervisorName, BTreeMap<PodName, Figu
 
 impl Holdings {
     pub(super) fn record_machine(&self, machine: &HypervisorName, seen: &ObservedValue<MachineState>) {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut machines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match seen.known().filter(|state| !state.figures.is_empty()) {
             Some(state) => {
-                told.insert(machine.clone(), state.figures.clone());
+                machines.insert(machine.clone(), state.figures.clone());
             }
             None => {
-                told.remove(machine);
+                machines.remove(machine);
             }
         }
     }
@@ -42,8 +42,8 @@ impl Holdings {
             "Quota of the database of an etcd member, at which etcd refuses writes",
         );
         let mut peers = MetricFamily::new("cluster_tunnel_peers", "Number of WireGuard peers of a gateway");
-        let told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for (machine, pods) in &*told {
+        let machines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (machine, pods) in &*machines {
             let placed = pods.iter().filter_map(|(pod, figures)| Some((documents.components.get(pod)?, pod, figures)));
             for (component, pod, figures) in placed.filter(|(component, ..)| component.spec.hypervisor == *machine) {
                 sizes.add_known(of(component, pod), figures.database_bytes.map(amount));
@@ -70,12 +70,12 @@ mod tests {
         let documents = keelway_reconciler::testing::world();
         let figures = |bytes| BTreeMap::from([("0123456789abcdef/etcd-0".parse().unwrap(), bytes)]);
         let holdings = Holdings::default();
-        let told = |machine: &str, bytes| {
+        let report = |machine: &str, bytes| {
             let figures = figures(Figures { database_bytes: Some(bytes), ..Figures::default() });
             holdings.0.lock().unwrap().insert(machine.parse().unwrap(), figures);
         };
-        told("hv-1", 20 << 20);
-        told("hv-2", 10 << 20);
+        report("hv-1", 20 << 20);
+        report("hv-2", 10 << 20);
         let [sizes, quotas, peers] = holdings.families(&documents);
         assert_eq!(sizes.lines(), ["namespace=default cluster=c1 component=etcd-0 20971520"]);
         assert_eq!(quotas.lines(), ["namespace=default cluster=c1 component=etcd-0 4294967296"]);

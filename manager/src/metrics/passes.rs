@@ -58,14 +58,14 @@ impl Passes {
             passes.results.get_or_create(&[("result", result)]).inc_by(0);
         }
         passes.act(actions::KINDS.map(|kind| (kind, 0)));
-        let told = "Passes by result: settled, waiting, changed, incomplete or failed";
-        registry.register("passes", told, passes.results.clone());
+        let help = "Passes by result: settled, waiting, changed, incomplete or failed";
+        registry.register("passes", help, passes.results.clone());
         registry.register("pass_duration_seconds", "Duration of passes", passes.durations.clone());
-        let told = "Time at which the last complete pass ended, in seconds since the epoch; 0 if there was none";
-        registry.register("last_pass_timestamp_seconds", told, passes.last.clone());
+        let help = "Time at which the last complete pass ended, in seconds since the epoch; 0 if there was none";
+        registry.register("last_pass_timestamp_seconds", help, passes.last.clone());
         registry.register("actions", "Actions of passes by kind and result: done or failed", passes.actions.clone());
-        let told = "Time from the creation of clusters until they were first available";
-        registry.register("cluster_time_to_available_seconds", told, passes.births.clone());
+        let help = "Time from the creation of clusters until they were first available";
+        registry.register("cluster_time_to_available_seconds", help, passes.births.clone());
         registry.register("queue_depth", "Number of clusters that wait for a pass", passes.queue.clone());
         passes
     }

@@ -105,10 +105,10 @@ mod tests {
         let (_, document) = only(&users);
         let refused = |namespace: &str| {
             let name = DocumentName::Secret(SecretName { namespace: namespace.to_owned(), name: "a".to_owned() });
-            let told = SocketPeer::Member.may_write(&name, [document]);
-            assert_eq!(told, SocketPeer::Member.may_write(&name, []), "{namespace}: a deletion is a write, too");
+            let result = SocketPeer::Member.may_write(&name, [document]);
+            assert_eq!(result, SocketPeer::Member.may_write(&name, []), "{namespace}: a deletion is a write, too");
             assert_eq!(SocketPeer::Owner.may_write(&name, [document]), Ok(()));
-            told.is_err()
+            result.is_err()
         };
         for own in ["keelway-0123456789abcdef", "keelway-installation-0123456789abcdef", "keelway-other"] {
             assert!(refused(own), "{own}");

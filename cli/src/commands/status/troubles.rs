@@ -16,12 +16,12 @@ const TOLD: usize = 6;
 pub(super) fn of(documents: &Documents) -> String {
     let parts = [machines(documents), paused(documents), stores(documents), components(documents)];
     let all: Vec<Trouble> = parts.into_iter().flatten().collect();
-    let mut told = BTreeSet::new();
+    let mut explained = BTreeSet::new();
     let mut text = String::new();
     for trouble in all.iter().take(TOLD) {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{}", trouble.line);
-        if let Some(reason) = ConditionReason::of_name(trouble.reason).filter(|_| told.insert(trouble.reason)) {
+        if let Some(reason) = ConditionReason::of_name(trouble.reason).filter(|_| explained.insert(trouble.reason)) {
             let _ = writeln!(text, "  help: {}", reason.explained().help);
         }
     }

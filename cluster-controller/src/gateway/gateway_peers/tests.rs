@@ -98,8 +98,11 @@ fn invalid_keys_addresses_and_ranges_are_ignored() {
         (candidate(3, &["100.80.0.3", "100.80.0.3"], &[]), ""),
     ] {
         let (_, faults) = validate_candidates(std::slice::from_ref(&candidate), &bounds());
-        let told: Vec<String> = faults.iter().map(ToString::to_string).collect();
-        assert!(problem.is_empty() || told.iter().any(|fault| fault.contains(problem)), "{candidate:?}: {told:?}");
+        let problems: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        assert!(
+            problem.is_empty() || problems.iter().any(|fault| fault.contains(problem)),
+            "{candidate:?}: {problems:?}"
+        );
     }
 }
 

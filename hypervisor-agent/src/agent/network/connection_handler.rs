@@ -29,7 +29,7 @@ pub(super) struct ConnectionHandler {
     places: Arc<Semaphore>,
     /// Ends the connection of each agent that waits here. A machine has at most one.
     agents: Mutex<BTreeMap<HypervisorName, CancellationToken>>,
-    told: LogRateLimiter,
+    log_limit: LogRateLimiter,
     /// How long the peer may take to read what the agent sent.
     patience: Duration,
     calls: Calls,
@@ -45,9 +45,9 @@ impl ConnectionHandler {
         stop: CancellationToken,
     ) -> Self {
         let places = Arc::new(Semaphore::new(bounds.conversations));
-        let (agents, told) = (Mutex::default(), LogRateLimiter::default());
+        let (agents, log_limit) = (Mutex::default(), LogRateLimiter::default());
         let patience = bounds.silence * 2;
-        Self { standing, places, agents, told, patience, calls, streams, stop }
+        Self { standing, places, agents, log_limit, patience, calls, streams, stop }
     }
 
     pub(super) async fn handle(self: Arc<Self>, came: StrangerConnection) {
@@ -109,7 +109,7 @@ impl ConnectionHandler {
 
     /// Logs a refusal. The rate is limited, because strangers control how often this happens.
     fn refuse(&self, from: SocketAddr, why: &str) {
-        if self.told.has_room() {
+        if self.log_limit.has_room() {
             tracing::warn!(%from, why, "refused a connection");
         }
     }

@@ -66,8 +66,8 @@ impl Fanout {
     /// Answers the call of a subscriber, whose request has no fields. Queued events are shared: an event is in memory once, for any number of slow
     /// subscribers.
     pub(crate) fn answer(&self) -> Result<http::Response<Body>, Status> {
-        let told = self.subscribe()?.flat_map(|event| stream::iter(frames(event).into_iter().map(Ok::<_, Infallible>)));
-        let mut answer = http::Response::new(Body::new(StreamBody::new(told)));
+        let body = self.subscribe()?.flat_map(|event| stream::iter(frames(event).into_iter().map(Ok::<_, Infallible>)));
+        let mut answer = http::Response::new(Body::new(StreamBody::new(body)));
         answer.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
         Ok(answer)
     }
@@ -190,8 +190,8 @@ mod tests {
         assert!(slow.next().await.is_none());
         let mut again = Box::pin(fanout.subscribe().unwrap());
         telling.publish(event(1));
-        for told in [&mut quick, &mut again] {
-            assert_eq!(told.next().await.unwrap().unwrap(), event(1));
+        for subscriber in [&mut quick, &mut again] {
+            assert_eq!(subscriber.next().await.unwrap().unwrap(), event(1));
         }
     }
 
@@ -200,12 +200,12 @@ mod tests {
         let fanout = Fanout::default();
         assert_eq!(fanout.subscribe().map(drop).unwrap_err().code(), Code::Unavailable);
         let telling = fanout.begin();
-        let mut told = Box::pin(fanout.subscribe().unwrap());
+        let mut subscriber = Box::pin(fanout.subscribe().unwrap());
         telling.publish(event(1));
         drop(telling);
-        assert_eq!(told.next().await.unwrap().unwrap(), event(1));
-        assert_eq!(told.next().await.unwrap().unwrap_err().code(), Code::Unavailable);
-        assert!(told.next().await.is_none());
+        assert_eq!(subscriber.next().await.unwrap().unwrap(), event(1));
+        assert_eq!(subscriber.next().await.unwrap().unwrap_err().code(), Code::Unavailable);
+        assert!(subscriber.next().await.is_none());
         assert!(fanout.subscribe().is_err());
     }
 }

@@ -19,11 +19,11 @@ const IN_EFFECT: Duration = Duration::from_secs(1);
 
 /// Notifies `changed` of every event for as long as it is polled. At most one notification is pending, so this reader never blocks. containerd blocks
 /// its own calls if a subscriber stops reading.
-pub async fn follow(runtime: CriRuntime, told: Arc<Fanout>, changed: Arc<Notify>) {
+pub async fn follow(runtime: CriRuntime, fanout: Arc<Fanout>, changed: Arc<Notify>) {
     let mut pause = FIRST;
     loop {
         let since = Instant::now();
-        let mut reading = pin!(read(&runtime, &told, &changed));
+        let mut reading = pin!(read(&runtime, &fanout, &changed));
         changed.notify_one();
         let ended = if let Ok(ended) = timeout(IN_EFFECT, &mut reading).await {
             ended
@@ -39,8 +39,8 @@ pub async fn follow(runtime: CriRuntime, told: Arc<Fanout>, changed: Arc<Notify>
 }
 
 /// Reads until the stream ends, and returns the reason.
-async fn read(runtime: &CriRuntime, told: &Fanout, changed: &Notify) -> String {
-    let telling = told.begin();
+async fn read(runtime: &CriRuntime, fanout: &Fanout, changed: &Notify) -> String {
+    let telling = fanout.begin();
     let mut events = match fanout::subscribe(runtime.channel()).await {
         Ok(events) => events,
         Err(status) => return chain_text(&status),

@@ -511,7 +511,7 @@ fn balanced(servers: &[(&str, &str)]) -> MachineConfig {
 }
 
 /// Servers as haproxy reports them: name, address, admin state, connections.
-fn told(servers: &[(&str, &str, ServerAdmin, u64)]) -> BTreeMap<String, ServerState> {
+fn reported(servers: &[(&str, &str, ServerAdmin, u64)]) -> BTreeMap<String, ServerState> {
     let server = |(name, address, admin, sessions): &(&str, &str, ServerAdmin, u64)| {
         let state = ServerState { address: address.parse().unwrap(), admin: *admin, sessions: *sessions, ready: true };
         ((*name).to_owned(), state)
@@ -526,7 +526,7 @@ fn servers_change_while_their_haproxy_runs() {
     two.generation += 1;
     let mut machine = settled(&one);
     assert_eq!(plan(&two, &machine), ["record config 3.8 as applied"], "it does not answer, and reads its files");
-    machine.state.servers.insert(etcd(), told(&[("b/a", "10.0.0.1:1", ServerAdmin::Serves, 5)]));
+    machine.state.servers.insert(etcd(), reported(&[("b/a", "10.0.0.1:1", ServerAdmin::Serves, 5)]));
     assert_eq!(plan(&two, &machine), ["add server b/b at 10.0.0.2:1", "record config 3.8 as applied"]);
     machine.execute(&converge(&two, &machine.state).unwrap());
     assert_eq!(plan(&two, &machine), [""; 0]);
@@ -598,7 +598,7 @@ fn a_server_is_removed_after_its_last_connection() {
         (ServerAdmin::Drains, 0, vec!["remove server b/a"]),
         (ServerAdmin::Maintenance, 0, vec!["remove server b/a"]),
     ] {
-        machine.state.servers.insert(etcd(), told(&[("b/a", "10.0.0.1:1", admin, sessions)]));
+        machine.state.servers.insert(etcd(), reported(&[("b/a", "10.0.0.1:1", admin, sessions)]));
         assert_eq!(plan(&wanted, &machine), steps, "{admin:?} {sessions}");
     }
 }

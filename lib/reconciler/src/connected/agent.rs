@@ -37,7 +37,7 @@ const WATCH: Duration = Duration::from_secs(5);
 pub(super) struct ConnectedAgent {
     client: HypervisorAgentClient,
     /// The newest revision that the watch reported since the last observation; 0 if none.
-    told: Arc<AtomicU64>,
+    reported: Arc<AtomicU64>,
     /// The machine's time in its last report, and when that report arrived here.
     clock: Mutex<Option<(Timestamp, Instant)>>,
     /// Access to the machine's root and network, if the agent runs on this host. Otherwise the agent writes and dials on request.
@@ -49,7 +49,7 @@ impl ConnectedAgent {
         let access = MachineAccess::of_socket(socket).await.map_err(|error| chain_text(&error))?;
         Ok(Self {
             client: HypervisorAgentClient::on_socket(socket),
-            told: Arc::default(),
+            reported: Arc::default(),
             clock: Mutex::default(),
             access: Some(access),
         })
@@ -58,7 +58,7 @@ impl ConnectedAgent {
     pub(super) fn on_network(channel: Channel) -> Self {
         Self {
             client: HypervisorAgentClient::on_channel(channel),
-            told: Arc::default(),
+            reported: Arc::default(),
             clock: Mutex::default(),
             access: None,
         }
@@ -69,10 +69,10 @@ impl ConnectedAgent {
         let mut revisions = self.client.watch(WATCH).await.map_err(|error| chain_text(&error))?;
         // The first revision is the current one.
         revisions.next().await;
-        let told = Arc::clone(&self.told);
+        let reported = Arc::clone(&self.reported);
         Ok(tokio::spawn(async move {
             while let Some(revision) = revisions.next().await {
-                told.store(revision, Ordering::Relaxed);
+                reported.store(revision, Ordering::Relaxed);
                 changed.notify_one();
             }
             changed.notify_one();
@@ -81,8 +81,8 @@ impl ConnectedAgent {
 
     /// Returns the state of the machine. The agent need not observe again if it already observed the revision that the watch reported.
     pub(super) async fn observe(&self) -> Result<MachineState, UnseenMachine> {
-        let told = self.told.swap(0, Ordering::Relaxed);
-        let (state, time) = self.client.state_with_clock(told, LOOK).await.map_err(|error| {
+        let revision = self.reported.swap(0, Ordering::Relaxed);
+        let (state, time) = self.client.state_with_clock(revision, LOOK).await.map_err(|error| {
             let silent = if let AgentClientError::RuntimeSilent(_) = error {
                 UnreachableReason::Runtime
             } else {
@@ -98,8 +98,8 @@ impl ConnectedAgent {
 
     /// Returns the current time of the machine's clock, extrapolated from its last report.
     pub(super) fn time(&self) -> Option<Timestamp> {
-        let (time, told) = (*self.clock.lock().unwrap_or_else(PoisonError::into_inner))?;
-        time.checked_add(told.elapsed()).ok()
+        let (time, received) = (*self.clock.lock().unwrap_or_else(PoisonError::into_inner))?;
+        time.checked_add(received.elapsed()).ok()
     }
 
     pub(super) async fn config(&self, installation: &InstallationId) -> Result<Option<MachineConfig>, String> {

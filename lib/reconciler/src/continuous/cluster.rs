@@ -179,12 +179,12 @@ impl InstallationReconciler<'_> {
         let own = self.state().machines_of(name);
         let looked = |machine: HypervisorName| async move {
             loop {
-                let told = {
+                let observed = {
                     let state = self.state();
                     let Some(found) = state.machines.get(&machine).filter(|found| found.seen.is_none()) else { return };
                     found.first_observed.clone().notified_owned()
                 };
-                told.await;
+                observed.await;
             }
         };
         let all: Vec<HypervisorName> = self.state().machines.keys().cloned().collect();

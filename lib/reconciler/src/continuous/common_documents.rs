@@ -68,10 +68,10 @@ mod tests {
     }
 
     /// Returns the documents that are retained after these changes.
-    fn kept(told: &[&Documents], documents: &Documents) -> Documents {
+    fn kept(changes: &[&Documents], documents: &Documents) -> Documents {
         let mut common = CommonDocuments::default();
         let mut before = Documents::default();
-        for now in told {
+        for now in changes {
             common.take(&now.names_changed_since(&before), now);
             before = (*now).clone();
         }

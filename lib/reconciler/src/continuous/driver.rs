@@ -52,12 +52,12 @@ pub enum StopReason {
 pub async fn highest_known_term(machines: &dyn Machines, documents: &Documents) -> u64 {
     machines.load_credentials(documents);
     let asked = documents.hypervisors.values().map(|machine| timeout(ASKED, machines.fence(machine, 0)));
-    let told: Vec<u64> = stream::iter(asked)
+    let terms: Vec<u64> = stream::iter(asked)
         .buffer_unordered(AT_ONCE)
-        .filter_map(async |told| told.ok().and_then(Result::ok))
+        .filter_map(async |term| term.ok().and_then(Result::ok))
         .collect()
         .await;
-    majority_term(told).max(term_of_documents(documents))
+    majority_term(terms).max(term_of_documents(documents))
 }
 
 /// Returns whether a machine remembers the term of its leader: it has an agent, and its document names an installation.

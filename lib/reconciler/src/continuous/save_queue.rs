@@ -59,7 +59,7 @@ pub(super) struct SaveQueue {
 
 struct QueuedEdit {
     edit: Edit,
-    told: oneshot::Sender<SaveResult>,
+    result: oneshot::Sender<SaveResult>,
 }
 
 /// Whether an edit was saved. It is false if the documents that the edit was decided on had changed.
@@ -78,7 +78,7 @@ impl SaveQueue {
     /// Removes and returns the edits of the next save.
     fn next(&mut self) -> Vec<QueuedEdit> {
         // The task of this edit has ended and no longer waits for it.
-        self.waiting.retain(|waiting| !waiting.told.is_closed());
+        self.waiting.retain(|waiting| !waiting.result.is_closed());
         let is_number = |waiting: &&QueuedEdit| matches!(waiting.edit, Edit::Issue { .. });
         let numbers = self.waiting.iter().take_while(is_number).count();
         let first = if numbers > 0 && self.waiting.len() <= FEW { numbers } else { self.waiting.len() };
@@ -160,8 +160,8 @@ impl InstallationReconciler<'_> {
         if !is_made {
             return None;
         }
-        let (told, staged) = oneshot::channel();
-        let waiting = QueuedEdit { edit, told };
+        let (result, staged) = oneshot::channel();
+        let waiting = QueuedEdit { edit, result };
         match waiting.edit {
             Edit::Part { .. } => line.waiting.push_back(waiting),
             Edit::Issue { .. } => line.waiting.push_front(waiting),
@@ -172,12 +172,12 @@ impl InstallationReconciler<'_> {
     /// Waits until a staged edit is saved. Each waiting task that gets the store saves the first edits of the queue. Returns false if the documents
     /// that the edit was decided on had changed.
     pub(super) async fn saved(&self, staged: Option<StagedEdit>) -> SaveResult {
-        let Some(StagedEdit(mut told)) = staged else { return Ok(false) };
+        let Some(StagedEdit(mut result)) = staged else { return Ok(false) };
         loop {
             let _alone = tokio::select! {
                 biased;
                 // The task that saved this edit sends the result before it releases the store.
-                fate = &mut told => return fate.unwrap_or(Ok(false)),
+                fate = &mut result => return fate.unwrap_or(Ok(false)),
                 alone = self.store.lock() => alone,
             };
             self.save_first().await?;
@@ -213,7 +213,7 @@ impl InstallationReconciler<'_> {
             if waiting.edit.make(self, &mut next) {
                 edits.push(waiting);
             } else {
-                drop(waiting.told.send(Ok(false)));
+                drop(waiting.result.send(Ok(false)));
             }
         }
         if edits.is_empty() {
@@ -226,7 +226,7 @@ impl InstallationReconciler<'_> {
                 self.line().grow();
                 self.stage_anew();
                 for waiting in edits {
-                    drop(waiting.told.send(Ok(true)));
+                    drop(waiting.result.send(Ok(true)));
                 }
                 Ok(())
             }
@@ -241,7 +241,7 @@ impl InstallationReconciler<'_> {
         match edits.pop() {
             Some(alone) if edits.is_empty() => {
                 let loaded = self.load().await;
-                drop(alone.told.send(Err(error)));
+                drop(alone.result.send(Err(error)));
                 loaded.map_err(PassError::from)
             }
             last => {

@@ -208,9 +208,9 @@ fn with_haproxy(documents: &Documents, component: &str, lives: bool, ready: Opti
     let state = with_agent(documents, component, lives);
     let address = "10.0.0.1:1".parse().unwrap();
     let server = |ready| ServerState { address, admin: ServerAdmin::Serves, sessions: 0, ready };
-    let told =
+    let server =
         |ready| (pod(documents, "ingress-0"), [("kube-apiserver/kube-apiserver-0".to_owned(), server(ready))].into());
-    MachineState { servers: ready.map(told).into_iter().collect(), ..state }
+    MachineState { servers: ready.map(server).into_iter().collect(), ..state }
 }
 
 /// Returns whether a component that does not respond counts as healthy.

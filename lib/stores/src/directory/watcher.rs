@@ -55,11 +55,11 @@ impl DirectoryWatch {
             notify: Notify::new(),
         });
         let mut events = inotify.into_event_stream(vec![0; BUFFER])?;
-        let told = seen.clone();
+        let of_task = seen.clone();
         let task = tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 match event {
-                    Ok(event) => folders.record_event(&told, &event),
+                    Ok(event) => folders.record_event(&of_task, &event),
                     Err(error) => {
                         tracing::error!(%error, "the watch of the store failed; restart the manager");
                         return;

@@ -122,9 +122,9 @@ async fn publish_event(recorder: &Recorder, resources: &StoreResources, event: &
         action: ACTION.to_owned(),
         secondary: event.related.as_ref().map(|related| reference(resources, related)),
     };
-    let told = timeout(PATIENCE, recorder.publish(&new, &regarding)).await;
-    if !matches!(told, Ok(Ok(()))) {
-        let error = told.ok().and_then(Result::err).map(|error| error.to_string());
+    let published = timeout(PATIENCE, recorder.publish(&new, &regarding)).await;
+    if !matches!(published, Ok(Ok(()))) {
+        let error = published.ok().and_then(Result::err).map(|error| error.to_string());
         let why = error.as_deref().unwrap_or("no response");
         tracing::warn!(document = %event.regarding, reason = event.reason, why, "could not send an event");
     }

@@ -281,7 +281,7 @@ impl WatchCache {
         for (path, faults) in refused {
             let Some(name) = name_of(&path) else { continue };
             let faults = Faults(faults.0.into_iter().map(|fault| of_document(&name, fault)).collect());
-            if before.get(&path).is_none_or(|(_, told)| *told != faults) {
+            if before.get(&path).is_none_or(|(_, known)| *known != faults) {
                 tracing::error!(document = %name, "the document is refused: {faults}");
                 verdicts.insert(name, Some(faults.clone()));
             }

@@ -71,8 +71,8 @@ impl KubernetesStore {
                 if !before.is_some_and(is_same) {
                     self.own(name, document).await?;
                 }
-                let told = before.and_then(|before| before.status.as_ref());
-                if component.status.is_some() && component.status.as_ref() != told {
+                let known = before.and_then(|before| before.status.as_ref());
+                if component.status.is_some() && component.status.as_ref() != known {
                     self.status(name, document).await?;
                 }
             }

@@ -39,8 +39,8 @@ mod tests {
         let (one, other) = (DocumentName::Hypervisor(one), DocumentName::Hypervisor(other));
         let mut budget = Budget::default();
         let start = Timestamp::UNIX_EPOCH;
-        let told = (0..300).filter(|_| budget.try_spend(&one, start)).count();
-        assert_eq!(told, 200);
+        let allowed = (0..300).filter(|_| budget.try_spend(&one, start)).count();
+        assert_eq!(allowed, 200);
         assert!(budget.try_spend(&other, start));
         assert!(budget.try_spend(&one, start + EACH));
         assert!(!budget.try_spend(&one, start + EACH));

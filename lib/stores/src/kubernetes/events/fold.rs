@@ -8,18 +8,18 @@ use super::LONGEST_NOTE;
 /// Folds Events that have the same reason, are of the same document and concern its components, if no other Event of that document is between
 /// them. Warnings are not folded, so that repeated ones are counted.
 pub(super) fn fold(events: Vec<DocumentEvent>) -> Vec<DocumentEvent> {
-    let mut told: Vec<DocumentEvent> = Vec::with_capacity(events.len());
+    let mut folded: Vec<DocumentEvent> = Vec::with_capacity(events.len());
     for event in events {
-        let last = told.iter_mut().rfind(|told| told.regarding == event.regarding);
+        let last = folded.iter_mut().rfind(|folded| folded.regarding == event.regarding);
         match last.filter(|last| are_alike(last, &event)) {
             Some(last) => {
                 last.note = format!("{}; {}", last.note, event.note);
                 last.related = last.related.take().filter(|related| Some(related) == event.related.as_ref());
             }
-            None => told.push(event),
+            None => folded.push(event),
         }
     }
-    told
+    folded
 }
 
 fn are_alike(one: &DocumentEvent, other: &DocumentEvent) -> bool {
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn adjacent_events_of_one_kind_are_folded() {
-        let told = fold(vec![
+        let folded = fold(vec![
             event("ComponentPlaced", Some("etcd-0"), "etcd-0 is placed on hv-1"),
             event("ComponentPlaced", Some("kube-apiserver-0"), "kube-apiserver-0 is placed on hv-2"),
             event("ComponentPlaced", Some("haproxy-0"), "haproxy-0 is placed on hv-3"),
@@ -67,7 +67,7 @@ mod tests {
             event("ComponentJoined", Some("etcd-0"), "etcd-0 is ready"),
             event("ComponentPlaced", Some("etcd-1"), "etcd-1 is placed on hv-2"),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(folded, expected);
     }
 
     #[test]
