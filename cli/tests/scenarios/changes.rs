@@ -7,13 +7,13 @@ use super::{Scenario, worlds};
 pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "change-registry",
-        question: "What is replaced first where all images come from another registry?",
+        question: "What is replaced first if all images come from another registry?",
         from: worlds::three,
         change: |world| world.cluster("c1").spec.images.registry = Some("registry.example.com".to_owned()),
     },
     Scenario {
         name: "change-registry-second-turn",
-        question: "Whose turn is it once the first replicas have been replaced?",
+        question: "Which replicas are replaced after the first ones?",
         from: worlds::three,
         change: |world| {
             world.cluster("c1").spec.images.registry = Some("registry.example.com".to_owned());
@@ -22,7 +22,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "change-while-paused",
-        question: "What is replaced in a paused cluster, and which of its certificates are made anew?",
+        question: "What is replaced in a paused cluster, and which of its certificates are renewed?",
         from: worlds::three,
         change: |world| {
             let cluster = world.cluster("c1");
@@ -34,7 +34,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "paused",
-        question: "What is told of a paused cluster once its machines know?",
+        question: "What is reported of a paused cluster once its machines have the config?",
         from: worlds::three,
         change: |world| {
             world.cluster("c1").spec.paused = true;
@@ -43,7 +43,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "unpaused",
-        question: "What comes first of what was missed once a cluster is paused no more?",
+        question: "What is done first when a paused cluster is resumed?",
         from: worlds::three,
         change: |world| {
             world.cluster("c1").spec.paused = true;
@@ -54,13 +54,13 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "change-registry-one-replica",
-        question: "What is replaced where there is one replica of each role?",
+        question: "What is replaced if there is one replica of each role?",
         from: worlds::one,
         change: |world| world.cluster("c1").spec.images.registry = Some("registry.example.com".to_owned()),
     },
     Scenario {
         name: "change-registry-with-an-ill-member",
-        question: "What is replaced while a member of etcd is not well?",
+        question: "What is replaced while an etcd member is not healthy?",
         from: worlds::three,
         change: |world| {
             world.cluster("c1").spec.images.registry = Some("registry.example.com".to_owned());
@@ -69,7 +69,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "change-registry-with-a-silent-machine",
-        question: "What is replaced while a machine does not answer?",
+        question: "What is replaced while a machine does not respond?",
         from: worlds::three,
         change: |world| {
             world.cluster("c1").spec.images.registry = Some("registry.example.com".to_owned());
@@ -79,7 +79,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "change-file-on-one-machine",
-        question: "What is done where somebody changed a file of one API server that it read at its start?",
+        question: "What is done if a file that an API server reads at its start was changed by hand?",
         from: worlds::three,
         change: |world| {
             let (pod, place) = (world.pod("c1/kube-apiserver-1"), world.place_of("c1/kube-apiserver-1"));
@@ -89,7 +89,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "change-file-that-is-picked-up",
-        question: "What is done where somebody changed a file that its program reads anew by itself?",
+        question: "What is done if a file that its program reloads was changed by hand?",
         from: worlds::one,
         change: |world| {
             let file = format!("{}/files/authentication.json", world.pod("c1/kube-apiserver-0"));
@@ -98,7 +98,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "change-extra-san",
-        question: "What is done where the API gets one more name?",
+        question: "What is done if the API gets one more name?",
         from: worlds::three,
         change: |world| {
             world.cluster("c1").spec.control_plane.kube_api_server.extra_sans = vec!["api.example.com".to_owned()];
@@ -106,7 +106,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "change-extra-arguments",
-        question: "What is done where API servers and schedulers get one more argument?",
+        question: "What is done if API servers and schedulers get one more argument?",
         from: worlds::three,
         change: |world| {
             let plane = &mut world.cluster("c1").spec.control_plane;
@@ -116,7 +116,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "change-extra-arguments-second-turn",
-        question: "Whose turn is it once the first API server has it?",
+        question: "Which component is replaced after the first API server?",
         from: worlds::three,
         change: |world| {
             let plane = &mut world.cluster("c1").spec.control_plane;
@@ -126,13 +126,13 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "change-vpn-range",
-        question: "What is done where workers get another range?",
+        question: "What is done if workers get another range?",
         from: worlds::three,
         change: |world| world.cluster("c1").spec.vpn.cidrs = vec!["100.96.0.0/16".to_owned()],
     },
     Scenario {
         name: "change-addons",
-        question: "What is restarted where add-ons are turned off?",
+        question: "What is restarted if add-ons are turned off?",
         from: worlds::three,
         change: |world| {
             let addons = &mut world.cluster("c1").spec.addons;
@@ -141,37 +141,37 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "change-release-of-keelway",
-        question: "What becomes of API servers that the last release made, which had no egress?",
+        question: "What is done with API servers of the last release, which had no egress?",
         from: worlds::three,
         change: |world| world.take_egress("c1"),
     },
     Scenario {
         name: "change-dns-domain",
-        question: "What is done where somebody changes the DNS domain of a cluster that lives?",
+        question: "What is done if the DNS domain of an existing cluster is changed?",
         from: worlds::three,
         change: |world| "example.internal".clone_into(&mut world.cluster("c1").spec.network.dns_domain),
     },
     Scenario {
         name: "change-version-back",
-        question: "What is done where somebody writes an older release into a cluster that lives?",
+        question: "What is done if an older release is written into an existing cluster?",
         from: worlds::three,
         change: |world| "1.34.4".clone_into(&mut world.cluster("c1").spec.version),
     },
     Scenario {
         name: "certificates-at-two-thirds",
-        question: "What is done when certificates of components have lived two thirds of their year?",
+        question: "What is done when certificates of components have reached two thirds of their year?",
         from: worlds::three,
         change: |world| world.wait(8760 * 2 / 3 + 1),
     },
     Scenario {
         name: "certificates-before-two-thirds",
-        question: "What is done before any of them has lived two thirds of its life, which is two thirds of a year at least?",
+        question: "What is done before any certificate has reached two thirds of its lifetime, which is at least two thirds of a year?",
         from: worlds::three,
         change: |world| world.wait(8760 * 4 / 9 - 1),
     },
     Scenario {
         name: "certificates-ended",
-        question: "What is done where nobody ran a pass until all certificates of components had ended?",
+        question: "What is done if no pass ran until all certificates of components had expired?",
         from: worlds::one,
         change: |world| world.wait(8760 + 24),
     },
@@ -183,7 +183,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "authority-of-another",
-        question: "What is done where the Secret of etcd's authority holds that of another cluster?",
+        question: "What is done if the Secret of etcd's authority holds that of another cluster?",
         from: worlds::one,
         change: |world| {
             let id = world.pod("c1/etcd-0").cluster;
@@ -193,7 +193,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "authority-lost",
-        question: "What is done where the Secret of etcd's authority is gone?",
+        question: "What is done if the Secret of etcd's authority is gone?",
         from: worlds::one,
         change: |world| {
             let id = world.pod("c1/etcd-0").cluster;
@@ -202,7 +202,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "certificate-lost",
-        question: "What is done where the Secret of one component is gone?",
+        question: "What is done if the Secret of one component is gone?",
         from: worlds::one,
         change: |world| {
             let id = world.pod("c1/etcd-0").cluster;

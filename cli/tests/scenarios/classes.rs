@@ -23,7 +23,7 @@ fn with_gold(world: &mut World) {
 pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "class-of-a-creation",
-        question: "Where does a cluster go, and where do its images come from, whose class selects machines?",
+        question: "Where is a cluster placed, and where do its images come from, if its class selects machines?",
         from: worlds::three_unborn,
         change: |world| {
             with_gold(world);
@@ -32,7 +32,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "class-that-selects-too-little",
-        question: "What does a cluster wait for whose class selects no public machine?",
+        question: "What does a cluster wait for if its class selects no public machine?",
         from: worlds::one_unborn,
         change: |world| {
             with_gold_of_one(world);
@@ -41,7 +41,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "class-of-a-settled-cluster",
-        question: "What moves, and what is replaced, where a settled cluster gets a class?",
+        question: "What moves, and what is replaced, if a settled cluster gets a class?",
         from: worlds::three,
         change: |world| {
             with_gold(world);

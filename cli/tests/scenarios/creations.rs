@@ -36,13 +36,13 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "creation-over",
-        question: "What is there to do where a cluster is born and well?",
+        question: "What is there to do if a cluster is created and healthy?",
         from: worlds::three,
         change: |_| {},
     },
     Scenario {
         name: "creation-died-after-the-save",
-        question: "What follows where the first pass died after its documents were saved, before any effect?",
+        question: "What follows if the first pass was killed after its documents were saved, before any effect?",
         from: worlds::one_unborn,
         change: |world| {
             world.pass_that_reaches(|_, _| Vec::new());
@@ -50,7 +50,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "creation-died-within-the-first-pod",
-        question: "What follows where the first pass died within the directories and files of the first pod?",
+        question: "What follows if the first pass was killed while it created the directories and files of the first pod?",
         from: worlds::one_unborn,
         change: |world| {
             world.pass_that_reaches(|_, mut actions| {
@@ -61,7 +61,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "creation-died-before-the-record",
-        question: "What follows where the first pass died when all was done but the record of it?",
+        question: "What follows if the first pass was killed when only the record of its work was missing?",
         from: worlds::one_unborn,
         change: |world| {
             world.pass_that_reaches(|_, mut actions| {
@@ -72,7 +72,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "creation-died-before-the-first-start",
-        question: "What follows where the pass that starts etcd died between making its container and starting it?",
+        question: "What follows if the pass that starts etcd was killed between the creation of its container and the start?",
         from: worlds::one_unborn,
         change: |world| {
             world.pass();
@@ -84,25 +84,25 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "creation-with-a-machine-that-does-not-answer",
-        question: "Where do three replicas go while one machine does not answer?",
+        question: "Where are three replicas placed while one machine does not respond?",
         from: worlds::three_unborn,
         change: |world| world.silence("private-2", keelway_api::machine::UnreachableReason::Asked, "no route to host"),
     },
     Scenario {
         name: "creation-with-a-cordoned-machine",
-        question: "Where do three replicas go while one machine takes no components?",
+        question: "Where are three replicas placed while one machine is cordoned?",
         from: worlds::three_unborn,
         change: |world| world.hypervisor("private-1").spec.unschedulable = true,
     },
     Scenario {
         name: "creation-with-a-full-disk",
-        question: "Where do three replicas go while the disk of one machine is full?",
+        question: "Where are three replicas placed while the disk of one machine is full?",
         from: worlds::three_unborn,
         change: |world| world.machine("private-3").state.disk_pressure = true,
     },
     Scenario {
         name: "creation-with-a-full-zone",
-        question: "Where do three replicas go while the disks of one zone are full?",
+        question: "Where are three replicas placed while the disks of one zone are full?",
         from: worlds::three_unborn,
         change: |world| {
             for name in ["private-1", "private-4", "public-1"] {
@@ -112,7 +112,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "creation-without-room",
-        question: "What is waited for where the only private machine is too small?",
+        question: "What is waited for if the only private machine is too small?",
         from: worlds::one_unborn,
         change: |world| {
             let small = Amount { cpu_millis: 400, memory_bytes: 1 << 30 };
@@ -121,7 +121,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "creation-beside-a-stranger",
-        question: "Which ports are given where a stranger listens on the first ones?",
+        question: "Which ports are assigned if another program listens on the first ones?",
         from: worlds::one_unborn,
         change: |world| {
             world.occupy("private-1", 20_001);
@@ -130,7 +130,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "creation-without-ports",
-        question: "What is waited for where the ranges of ports are full?",
+        question: "What is waited for if the ranges of ports are full?",
         from: worlds::one_and_a_new_one,
         change: |world| {
             world.hypervisor("private-1").spec.port_range.to = 20_007;

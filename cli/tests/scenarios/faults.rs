@@ -7,7 +7,7 @@ use super::{Scenario, worlds};
 pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "machine-silent",
-        question: "What is done where a machine does not answer?",
+        question: "What is done if a machine does not respond?",
         from: worlds::three,
         change: |world| {
             let place = world.place_of("c1/etcd-0");
@@ -16,7 +16,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "machine-agent-away",
-        question: "What is done where the agent of a machine is away?",
+        question: "What is done if the agent of a machine does not respond?",
         from: worlds::one,
         change: |world| {
             let why = "could not reach the agent at /run/private-1.sock: connection refused";
@@ -25,7 +25,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "machine-runtime-hangs",
-        question: "What is done where the container runtime of a machine hangs?",
+        question: "What is done if the container runtime of a machine hangs?",
         from: worlds::three,
         change: |world| {
             let place = world.place_of("c1/etcd-0");
@@ -34,7 +34,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "machine-emptied",
-        question: "What is done where a machine comes back with nothing on it?",
+        question: "What is done if a machine comes back with nothing on it?",
         from: worlds::three,
         change: |world| {
             let place = world.place_of("c1/etcd-0");
@@ -43,13 +43,13 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "machine-emptied-of-one",
-        question: "What is done where the machine of the only member of etcd comes back with nothing on it?",
+        question: "What is done if the machine of the only etcd member comes back with nothing on it?",
         from: worlds::one,
         change: |world| world.empty("private-1"),
     },
     Scenario {
         name: "machine-rebooted",
-        question: "What is done where a machine was restarted and its runtime knows no container any more?",
+        question: "What is done if a machine was restarted and its runtime knows no container any more?",
         from: worlds::three,
         change: |world| {
             let place = world.place_of("c1/etcd-0");
@@ -60,7 +60,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "machine-disk-full",
-        question: "What is done where the disk of a machine is full?",
+        question: "What is done if the disk of a machine is full?",
         from: worlds::three,
         change: |world| {
             let place = world.place_of("c1/etcd-0");
@@ -69,19 +69,19 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "container-ended",
-        question: "What is done where the process of an API server was killed?",
+        question: "What is done if the process of an API server was killed?",
         from: worlds::three,
         change: |world| world.end("c1/kube-apiserver-1", 137),
     },
     Scenario {
         name: "egress-ended",
-        question: "What is done where the egress beside an API server was killed?",
+        question: "What is done if the egress beside an API server was killed?",
         from: worlds::three,
         change: |world| world.end_container("c1/kube-apiserver-1", EGRESS, 137),
     },
     Scenario {
         name: "container-ended-without-an-agent",
-        question: "What is done about that where the machine has no agent?",
+        question: "What is done about that if the machine has no agent?",
         from: worlds::one,
         change: |world| {
             let path = "/run/containerd/containerd.sock".to_owned();
@@ -91,7 +91,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "sandbox-ended",
-        question: "What is done where the sandbox of a member of etcd ended?",
+        question: "What is done if the sandbox of an etcd member ended?",
         from: worlds::three,
         change: |world| {
             let (pod, place) = (world.pod("c1/etcd-1"), world.place_of("c1/etcd-1"));
@@ -102,7 +102,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "etcd-data-lost",
-        question: "What is done where the data directory of a member of etcd is gone, and its process ended?",
+        question: "What is done if the data directory of an etcd member is gone, and its process ended?",
         from: worlds::three,
         change: |world| {
             let (pod, place) = (world.pod("c1/etcd-1"), world.place_of("c1/etcd-1"));
@@ -114,13 +114,13 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "component-ill",
-        question: "What is done where an API server runs and is not well?",
+        question: "What is done if an API server runs and is not healthy?",
         from: worlds::three,
         change: |world| world.make_ill("c1/kube-apiserver-2"),
     },
     Scenario {
         name: "port-taken-later",
-        question: "What is done where a stranger took the port of an API server that ended?",
+        question: "What is done if another program listens on the port of an API server that exited?",
         from: worlds::one,
         change: |world| {
             world.end("c1/kube-apiserver-0", 1);
@@ -130,13 +130,13 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "image-gone",
-        question: "What is done where somebody removed the images of what runs?",
+        question: "What is done if the images of running components were removed?",
         from: worlds::one,
         change: |world| world.machine("private-1").state.images.clear(),
     },
     Scenario {
         name: "ingress-forgot-a-server",
-        question: "What is done where a haproxy does not know one of the API servers?",
+        question: "What is done if a haproxy does not know one of the API servers?",
         from: worlds::three,
         change: |world| {
             let place = world.place_of("c1/ingress-0");

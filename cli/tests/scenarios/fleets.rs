@@ -28,7 +28,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "fleet-creation-over",
-        question: "What is there to do where a fleet is born and well?",
+        question: "What is there to do if a fleet is created and healthy?",
         from: worlds::large_fleet,
         change: |_| {},
     },

@@ -17,13 +17,13 @@ fn delete(world: &mut World, cluster: &str) {
 pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "delete-first-pass",
-        question: "What goes first where a cluster is deleted?",
+        question: "What is removed first if a cluster is deleted?",
         from: worlds::three,
         change: |world| delete(world, "c1"),
     },
     Scenario {
         name: "delete-while-paused",
-        question: "What goes where a cluster is deleted that is paused?",
+        question: "What is removed if a paused cluster is deleted?",
         from: worlds::three,
         change: |world| {
             world.cluster("c1").spec.paused = true;
@@ -32,7 +32,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "delete-second-pass",
-        question: "What goes last where a cluster is deleted?",
+        question: "What is removed last if a cluster is deleted?",
         from: worlds::three,
         change: |world| {
             delete(world, "c1");
@@ -41,7 +41,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "delete-third-pass",
-        question: "What is done once nothing of a deleted cluster is left on any machine?",
+        question: "What is done once no machine holds anything of a deleted cluster?",
         from: worlds::three,
         change: |world| {
             delete(world, "c1");
@@ -51,7 +51,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "delete-with-a-silent-machine",
-        question: "What is done where a cluster is deleted while one of its machines does not answer?",
+        question: "What is done if a cluster is deleted while one of its machines does not respond?",
         from: worlds::one,
         change: |world| {
             delete(world, "c1");
@@ -60,7 +60,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "delete-with-a-lost-machine",
-        question: "What is done where a cluster is deleted and one of its machines is lost for good, as its annotation says?",
+        question: "What is done if a cluster is deleted and one of its machines is lost for good, as its annotation says?",
         from: worlds::one,
         change: |world| {
             delete(world, "c1");
@@ -72,7 +72,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "delete-a-machine",
-        question: "What is done where a machine is deleted that components are on?",
+        question: "What is done if a machine with components is deleted?",
         from: worlds::one,
         change: |world| {
             let now = Time(world.now);
@@ -82,7 +82,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "delete-one-of-two",
-        question: "What is done where one of two clusters on the same machines is deleted?",
+        question: "What is done if one of two clusters on the same machines is deleted?",
         from: worlds::two_clusters,
         change: |world| delete(world, "c1"),
     },
@@ -99,7 +99,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "two-writers",
-        question: "What is done where somebody else went on from the same documents?",
+        question: "What is done if another person reconciled the same documents?",
         from: worlds::one,
         change: |world| {
             world.machine("private-1").state.applied.as_mut().unwrap().digest = "0".repeat(64);
@@ -119,7 +119,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "pods-of-a-stranger",
-        question: "What is done with pods of a cluster that no document tells of?",
+        question: "What is done with pods of a cluster that no document names?",
         from: worlds::one,
         change: |world| {
             let cluster = "00000000000000bb".parse().unwrap();

@@ -10,7 +10,7 @@ use super::{Scenario, worlds};
 pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "scale-api-servers-up",
-        question: "What is done where a cluster asks for three API servers instead of one?",
+        question: "What is done if a cluster is scaled from one to three API servers?",
         from: worlds::small,
         change: |world| world.cluster("c1").spec.control_plane.kube_api_server.replicas = Some(3),
     },
@@ -25,7 +25,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "scale-api-servers-down",
-        question: "What is done first where a cluster asks for two API servers instead of three?",
+        question: "What is done first if a cluster is scaled from three to two API servers?",
         from: worlds::three,
         change: |world| world.cluster("c1").spec.control_plane.kube_api_server.replicas = Some(2),
     },
@@ -40,7 +40,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "scale-api-servers-down-with-connections",
-        question: "What is waited for where an API server that left has connections?",
+        question: "What is waited for if an API server that left has connections?",
         from: worlds::three,
         change: |world| {
             world.cluster("c1").spec.control_plane.kube_api_server.replicas = Some(2);
@@ -55,7 +55,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "scale-api-servers-down-and-back",
-        question: "What becomes of an API server that leaves and is wanted again?",
+        question: "What is done with a leaving API server that is desired again?",
         from: worlds::three,
         change: |world| {
             world.cluster("c1").spec.control_plane.kube_api_server.replicas = Some(2);
@@ -65,31 +65,31 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "scale-controllers-down",
-        question: "What is done where a cluster asks for one controller manager instead of three?",
+        question: "What is done if a cluster is scaled from three to one controller manager?",
         from: worlds::three,
         change: |world| world.cluster("c1").spec.control_plane.kube_controller_manager.replicas = Some(1),
     },
     Scenario {
         name: "scale-scheduler-to-none",
-        question: "What is done where a cluster asks for no scheduler?",
+        question: "What is done if a cluster is scaled to no scheduler?",
         from: worlds::one,
         change: |world| world.cluster("c1").spec.control_plane.kube_scheduler.replicas = Some(0),
     },
     Scenario {
         name: "scale-scheduler-up",
-        question: "What is done where a cluster asks for two schedulers instead of one?",
+        question: "What is done if a cluster is scaled from one to two schedulers?",
         from: worlds::small,
         change: |world| world.cluster("c1").spec.control_plane.kube_scheduler.replicas = Some(2),
     },
     Scenario {
         name: "scale-ingress-up",
-        question: "What is done where a cluster asks for two ingresses instead of one?",
+        question: "What is done if a cluster is scaled from one to two ingresses?",
         from: worlds::small,
         change: |world| world.cluster("c1").spec.ingress.replicas = 2,
     },
     Scenario {
         name: "scale-ingress-up-and-down",
-        question: "What is done where a cluster goes back to one ingress?",
+        question: "What is done if a cluster is scaled back to one ingress?",
         from: worlds::small,
         change: |world| {
             world.cluster("c1").spec.ingress.replicas = 2;
@@ -99,13 +99,13 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "scale-ingress-beyond-machines",
-        question: "Where does a third ingress go on two public machines?",
+        question: "Where is a third ingress placed on two public machines?",
         from: worlds::three,
         change: |world| world.cluster("c1").spec.ingress.replicas = 3,
     },
     Scenario {
         name: "scale-etcd-up",
-        question: "What is done where a cluster that was born asks for more members of etcd?",
+        question: "What is done if an existing cluster is scaled to more etcd members?",
         from: worlds::three,
         change: |world| world.cluster("c1").spec.etcd.replicas = 5,
     },
@@ -129,7 +129,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "scale-etcd-down",
-        question: "What is done where a cluster that was born asks for fewer members of etcd?",
+        question: "What is done if an existing cluster is scaled to fewer etcd members?",
         from: worlds::three,
         change: |world| world.cluster("c1").spec.etcd.replicas = 1,
     },
@@ -145,7 +145,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "machine-of-a-member-lost",
-        question: "What is done where the machine of a member of etcd is lost for good?",
+        question: "What is done if the machine of an etcd member is lost for good?",
         from: worlds::three,
         change: |world| {
             let place = world.place_of("c1/etcd-1");
@@ -157,7 +157,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "machine-of-a-member-unreachable",
-        question: "What is done where the machine of a member of etcd has not responded for ten minutes?",
+        question: "What is done if the machine of an etcd member has not responded for ten minutes?",
         from: worlds::three,
         change: |world| {
             let place = world.place_of("c1/etcd-1");
@@ -169,7 +169,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "drain-leader",
-        question: "What is done where the drained machine has the leader of etcd and its replacement votes?",
+        question: "What is done if the drained machine has the leader of etcd and its replacement votes?",
         from: worlds::three,
         change: |world| {
             let place = world.place_of("c1/etcd-1");
@@ -179,19 +179,19 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "new-private-machine",
-        question: "What moves where a private machine is added?",
+        question: "What moves if a private machine is added?",
         from: worlds::small,
         change: |world| *world = worlds::new_machines(world.clone(), 4, 2),
     },
     Scenario {
         name: "new-public-machine",
-        question: "What changes where a public machine is added?",
+        question: "What changes if a public machine is added?",
         from: worlds::small,
         change: |world| *world = worlds::new_machines(world.clone(), 3, 3),
     },
     Scenario {
         name: "drain-private",
-        question: "What is done first where a private machine is drained?",
+        question: "What is done first if a private machine is drained?",
         from: worlds::three,
         change: |world| {
             let place = world.place_of("c1/kube-apiserver-0");
@@ -210,7 +210,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "drain-private-over",
-        question: "What is left where a machine with a member of etcd was drained?",
+        question: "What is left if a machine with an etcd member was drained?",
         from: worlds::three,
         change: |world| {
             let place = world.place_of("c1/kube-apiserver-0");
@@ -220,7 +220,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "drain-public-without-another",
-        question: "What is waited for where the only public machine is drained?",
+        question: "What is waited for if the only public machine is drained?",
         from: worlds::one,
         change: |world| world.hypervisor("public-1").spec.drain = true,
     },
