@@ -7,7 +7,7 @@
     clippy::print_stdout,
     clippy::missing_panics_doc,
     clippy::must_use_candidate,
-    reason = "what tests are made of fails by panicking, and tells its timings"
+    reason = "parts of tests fail by panicking, and print their timings"
 )]
 
 pub mod command;

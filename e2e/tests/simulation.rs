@@ -1,5 +1,5 @@
 //! The simulated fleet, with many seeds.
-#![expect(clippy::panic, clippy::print_stdout, reason = "tests fail by panicking, and tell what they counted")]
+#![expect(clippy::panic, clippy::print_stdout, reason = "tests fail by panicking, and print what they counted")]
 
 use std::{
     ops::Range,

@@ -25,7 +25,7 @@ mod logs;
 #[path = "../../tests/worker_outages/moves.rs"]
 mod moves;
 #[path = "../../tests/worker_outages/public.rs"]
-#[expect(dead_code, reason = "the test asserts, and the benchmark tells")]
+#[expect(dead_code, reason = "the test asserts, and the benchmark prints")]
 mod public;
 #[path = "../start/table.rs"]
 #[expect(dead_code, reason = "the other benchmarks have other kinds of rows")]

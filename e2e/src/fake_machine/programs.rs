@@ -77,7 +77,7 @@ impl ProgramRunner {
     async fn run(self, program: FakeProgram) {
         let name = program.name.clone();
         if let Err(error) = serve(StartedProgram::new(&self.root, program), self.watch).await {
-            #[expect(clippy::print_stderr, reason = "a program's last words")]
+            #[expect(clippy::print_stderr, reason = "the last message of a program")]
             {
                 eprintln!("{name}: {error:#}");
             }

@@ -17,7 +17,7 @@ use super::{error::SimulatedRefusal, state::SimulationState};
 
 /// An action of a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "the names say it")]
+#[expect(missing_docs, reason = "the names explain the fields")]
 pub enum PersonAction {
     BringsAMachine,
     AsksForACluster,

@@ -1,5 +1,5 @@
 //! The contract of machines and of etcd: the simulated ones pass the same cases as real containerd and real etcd.
-#![expect(clippy::print_stdout, reason = "a test tells what it did")]
+#![expect(clippy::print_stdout, reason = "a test prints what it did")]
 
 use std::time::Instant;
 

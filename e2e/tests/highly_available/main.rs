@@ -5,7 +5,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test's functions fail by panicking, and tell their timings"
+    reason = "a test's functions fail by panicking, and print their timings"
 )]
 
 mod disk;

@@ -7,7 +7,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "a test's functions fail by panicking, and tell their timings"
+    reason = "a test's functions fail by panicking, and print their timings"
 )]
 
 mod apart;

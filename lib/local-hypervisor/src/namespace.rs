@@ -61,10 +61,7 @@ pub(crate) fn join(pin: &Path) -> Result<(), LocalHypervisorError> {
 
 /// Moves the calling thread into new namespaces.
 pub(crate) fn unshare(flags: UnshareFlags) -> Result<(), LocalHypervisorError> {
-    #[expect(
-        deprecated,
-        reason = "its successor is unsafe for the sake of UnshareFlags::FILES, which nobody passes here"
-    )]
+    #[expect(deprecated, reason = "its successor is unsafe because of UnshareFlags::FILES, which is not used here")]
     rustix::thread::unshare(flags).map_err(LocalHypervisorError::system("create a namespace"))
 }
 

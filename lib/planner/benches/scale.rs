@@ -5,7 +5,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a benchmark tells people, and ends where it cannot go on"
+    reason = "a benchmark prints for people, and panics if it cannot continue"
 )]
 
 #[path = "../tests/model/mod.rs"]

@@ -1,7 +1,7 @@
 //! Owners of machines, their capacity, and stores whose machine lost its data.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
-#[expect(dead_code, reason = "these machines are told by hand what they hold")]
+#[expect(dead_code, reason = "the test sets what these machines hold")]
 mod model;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,11 +5,11 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "a benchmark tells people, and ends where it cannot go on"
+    reason = "a benchmark prints for people, and panics if it cannot continue"
 )]
 
 #[path = "../tests/kept/world.rs"]
-#[expect(dead_code, reason = "tests ask for more")]
+#[expect(dead_code, reason = "tests use more")]
 mod world;
 
 use std::{

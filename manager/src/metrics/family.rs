@@ -57,7 +57,7 @@ impl MetricFamily {
 }
 
 /// Converts a count to the number type of Prometheus.
-#[expect(clippy::cast_precision_loss, reason = "nobody has 2^53 of anything that is counted here")]
+#[expect(clippy::cast_precision_loss, reason = "no count reaches 2^53")]
 pub(super) fn count(number: usize) -> f64 {
     number as f64
 }

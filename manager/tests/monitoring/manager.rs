@@ -126,7 +126,7 @@ impl Drop for Manager {
 }
 
 /// Calls `ask` until it succeeds, because a metric changes after the log line for the same event.
-#[expect(clippy::disallowed_methods, reason = "nothing tells of a figure but the next question")]
+#[expect(clippy::disallowed_methods, reason = "only the next query shows a change of a figure")]
 fn eventually<T>(ask: impl Fn() -> Result<T, String>) -> T {
     let deadline = Instant::now() + SAID;
     loop {

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a step that fails fails the test")]
 
 #[path = "../../../cluster-controller/tests/live/controller.rs"]
-#[expect(dead_code, reason = "its own test asks for more")]
+#[expect(dead_code, reason = "its own test uses more")]
 mod controller;
 mod cuts;
 mod endpoint;
@@ -15,7 +15,7 @@ mod life;
 mod losses;
 mod machine;
 #[path = "../../../cluster-controller/tests/live/plane.rs"]
-#[expect(dead_code, reason = "its own test asks for more")]
+#[expect(dead_code, reason = "its own test uses more")]
 mod plane;
 mod refusals;
 mod repairs;

@@ -55,7 +55,7 @@ async fn main() -> ExitCode {
     match run(CriFakeArguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            #[expect(clippy::print_stderr, reason = "the one place where this program speaks")]
+            #[expect(clippy::print_stderr, reason = "the only place where this program prints")]
             {
                 eprintln!("keelway-cri-fake: {error}");
             }

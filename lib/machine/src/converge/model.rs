@@ -1,5 +1,5 @@
 //! A model of a machine in memory. It panics on anything that real runtimes and file systems refuse.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "it is of tests, also where others use it")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "it belongs to tests, also if others use it")]
 
 use std::collections::BTreeMap;
 

@@ -47,7 +47,7 @@ fn change(server: &str, change: ServerChange) -> PodAction {
 
 /// Applies a change to the servers of a simulated haproxy.
 #[cfg(any(test, feature = "testing"))]
-#[expect(clippy::panic, reason = "it is of tests, also where others use it")]
+#[expect(clippy::panic, reason = "it belongs to tests, also if others use it")]
 pub(super) fn apply(
     servers: &mut std::collections::BTreeMap<String, ServerState>,
     server: &str,

@@ -35,7 +35,7 @@ pub enum Remedy {
 }
 
 /// What differs between the documents and a machine.
-#[expect(missing_docs, reason = "the names of the fields say what they are")]
+#[expect(missing_docs, reason = "the names explain the fields")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DifferenceKind {
     /// A machine holds a later config than the documents record.
