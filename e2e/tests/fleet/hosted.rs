@@ -24,9 +24,8 @@ pub(crate) fn images() -> Vec<String> {
 }
 
 /// Installs a fleet in a cluster, uses it, runs the command again, and uninstalls it.
-pub(crate) fn a_cluster_hosts_a_fleet(worker_fleet: &WorkerFleet, member: &Member) {
-    let host =
-        FleetHosting { worker_fleet, kubectl: &member.cluster.kubectl, endpoint: endpoint(worker_fleet, member) };
+pub(crate) fn a_cluster_hosts_a_fleet(setting: &WorkerFleet, member: &Member) {
+    let host = FleetHosting { setting, kubectl: &member.cluster.kubectl, endpoint: endpoint(setting, member) };
     host.install();
     host.is_ready();
     let fleet = host.fleet();
@@ -37,17 +36,17 @@ pub(crate) fn a_cluster_hosts_a_fleet(worker_fleet: &WorkerFleet, member: &Membe
 }
 
 struct FleetHosting<'a> {
-    worker_fleet: &'a WorkerFleet,
+    setting: &'a WorkerFleet,
     kubectl: &'a Kubectl,
     /// A port of the worker.
     endpoint: String,
 }
 
 /// Creates the Service first, as where a cluster assigns the address.
-fn endpoint(worker_fleet: &WorkerFleet, member: &Member) -> String {
+fn endpoint(setting: &WorkerFleet, member: &Member) -> String {
     let kubectl = &member.cluster.kubectl;
     let service = ["fleet", "manifests", "--namespace", NAMESPACE, "--service-only", "--service-type", "node-port"];
-    let service = worker_fleet.fleet.keelway.run(&service, &[]).succeeded().stdout;
+    let service = setting.fleet.keelway.run(&service, &[]).succeeded().stdout;
     let _ = kubectl.run_with(&["apply", "-f", "-"], &service).succeeded();
     let port = ["get", "service", "kube-apiserver", "-n", NAMESPACE, "-o", "jsonpath={.spec.ports[0].nodePort}"];
     let port = kubectl.run(&port).succeeded().text().to_owned();
@@ -58,7 +57,7 @@ fn endpoint(worker_fleet: &WorkerFleet, member: &Member) -> String {
 
 impl FleetHosting<'_> {
     fn keelway(&self, arguments: &[&str], stdin: &[u8]) -> FinishedCommand {
-        self.worker_fleet.fleet.keelway.run(arguments, stdin)
+        self.setting.fleet.keelway.run(arguments, stdin)
     }
 
     fn in_namespace(&self, arguments: &[&str]) -> FinishedCommand {
@@ -81,7 +80,7 @@ impl FleetHosting<'_> {
 
     /// The cluster provides no volumes by itself.
     fn install(&self) {
-        let _ = self.worker_fleet.worker(WORKER).shell(&format!("mkdir -p {VOLUME}")).succeeded();
+        let _ = self.setting.worker(WORKER).shell(&format!("mkdir -p {VOLUME}")).succeeded();
         self.kubectl.apply(&volume());
         let _ = self.apply(&self.manifests(&[], &[])).succeeded();
     }
@@ -106,13 +105,13 @@ impl FleetHosting<'_> {
     /// An administrator's client. Connect with it from the worker.
     fn fleet(&self) -> Kubectl {
         let kubeconfig = self.keelway(&["fleet", "kubeconfig"], &self.secrets()).succeeded().stdout;
-        let file = self.worker_fleet.fleet.keelway.directory().join("hosted.kubeconfig");
+        let file = self.setting.fleet.keelway.directory().join("hosted.kubeconfig");
         fs::write(&file, kubeconfig).unwrap();
         Kubectl::new(&file)
     }
 
     fn within<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
-        self.worker_fleet.worker(WORKER).within(function)
+        self.setting.worker(WORKER).within(function)
     }
 
     /// From outside the pod network, the API serves the kinds of a fleet, and the status command finds nothing wrong.
@@ -126,7 +125,7 @@ impl FleetHosting<'_> {
         });
         let kubeconfig = fs::read(fleet.file()).unwrap();
         let check = "umask 077; cat > /run/hosted.kubeconfig; keelway fleet status --kubeconfig /run/hosted.kubeconfig";
-        let _ = self.worker_fleet.worker(WORKER).run(&["bash", "-ec", check], &kubeconfig).succeeded();
+        let _ = self.setting.worker(WORKER).run(&["bash", "-ec", check], &kubeconfig).succeeded();
     }
 
     /// `kubectl` sends a patch for fields that the API server fills in, and calls the object configured. The object itself shows whether it changed.

@@ -46,8 +46,8 @@ impl<'a> Store<'a> {
         for (flag, path) in &self.identity {
             command.arg(flag).arg(path);
         }
-        let finished = self.plane.machine(member).run(command.args(["endpoint", "status", "--write-out=json"]));
-        if finished.code() == 0 { Some(finished.json()[0]["Status"].clone()) } else { None }
+        let ran = self.plane.machine(member).run(command.args(["endpoint", "status", "--write-out=json"]));
+        if ran.code() == 0 { Some(ran.json()[0]["Status"].clone()) } else { None }
     }
 
     /// Returns the leader.

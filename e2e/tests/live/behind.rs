@@ -37,7 +37,7 @@ fn scenario(tag: &str, from: &str, prepare: impl FnOnce(&TestFleet), disturb: im
     nobody_reaches_a_private_one(&machines);
 
     let driver = world.keelway.unprivileged_in(Path::new(OF_THE_HOST));
-    let plane = life::create_cluster(&driver, &enrolled, &[]);
+    let plane = life::born(&driver, &enrolled, &[]);
 
     settled::a_second_pass_does_nothing(&plane);
     workload::write(&plane);

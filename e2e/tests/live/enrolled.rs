@@ -22,7 +22,7 @@ fn scenario() {
     let machines = world.machines();
     let public = machines.iter().find(|machine| machine.is_public()).unwrap();
     let driver = world.keelway.unprivileged_in(&public.network());
-    let plane = life::create_cluster(&driver, &enrolled, &[]);
+    let plane = life::born(&driver, &enrolled, &[]);
 
     settled::a_second_pass_does_nothing(&plane);
     workload::write(&plane);

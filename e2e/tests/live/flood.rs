@@ -35,7 +35,7 @@ fn connections_of_a_stranger_fill_no_disk() {
 fn scenario() {
     let mut world = TestFleet::new("e2eflood");
     let made = world.create_two();
-    let plane = life::create_cluster(&world.keelway, &made, &[]);
+    let plane = life::born(&world.keelway, &made, &[]);
     let machines = [plane.public(), plane.private()];
     let before = machines.map(on_disk);
     let begun = Instant::now();

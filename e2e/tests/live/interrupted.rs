@@ -78,32 +78,28 @@ fn scenario() {
 
 /// Runs `reconcile` until a failpoint, and returns the documents to continue from.
 pub(crate) fn cut_off(keelway: &Keelway, (signal, at): (Signal, &str), text: Vec<u8>) -> Vec<u8> {
-    let finished = keelway.interrupt(
+    let ran = keelway.interrupt(
         &["reconcile"],
         &text,
         &FailpointSignal { signal, at: FailpointSelector::First(at.to_owned()) },
     );
     println!("            {signal:?} at {at:?}");
-    if signal == Signal::KILL { killed(&finished, text, &keelway.state()) } else { terminated(&finished, &text) }
+    if signal == Signal::KILL { killed(&ran, text, &keelway.state()) } else { terminated(&ran, &text) }
 }
 
 /// After SIGTERM, stdout has documents with all keys of the input.
-fn terminated(finished: &FinishedCommand, before: &[u8]) -> Vec<u8> {
-    assert_eq!(finished.code(), 143, "{}", finished.stderr);
-    assert!(
-        finished.stderr.contains("stopped; to continue, run the command again on the documents"),
-        "{}",
-        finished.stderr
-    );
-    let (before, after) = (Documents::read(before).unwrap(), Documents::read(&finished.stdout).unwrap());
+fn terminated(ran: &FinishedCommand, before: &[u8]) -> Vec<u8> {
+    assert_eq!(ran.code(), 143, "{}", ran.stderr);
+    assert!(ran.stderr.contains("stopped; to continue, run the command again on the documents"), "{}", ran.stderr);
+    let (before, after) = (Documents::read(before).unwrap(), Documents::read(&ran.stdout).unwrap());
     assert!(before.secrets.iter().all(|(name, secret)| after.secrets.get(name) == Some(secret)));
-    finished.stdout.clone()
+    ran.stdout.clone()
 }
 
 /// After SIGKILL, the file that the program named is complete. If the program named no file, it had saved and done nothing.
-fn killed(finished: &FinishedCommand, before: Vec<u8>, state: &Path) -> Vec<u8> {
-    assert_eq!((finished.code(), finished.stdout.len()), (137, 0));
-    let named = finished.stderr.lines().find_map(|line| {
+fn killed(ran: &FinishedCommand, before: Vec<u8>, state: &Path) -> Vec<u8> {
+    assert_eq!((ran.code(), ran.stdout.len()), (137, 0));
+    let named = ran.stderr.lines().find_map(|line| {
         line.strip_prefix("documents are kept in ")?.strip_suffix(" until they are written").map(PathBuf::from)
     });
     let Some(file) = named else {

@@ -6,7 +6,7 @@ use keelway_api::{Documents, cluster::ClusterSpec};
 use keelway_e2e::{Keelway, TestControlPlane};
 
 /// Creates a cluster of this size, and waits until it is settled.
-pub(crate) fn create_cluster<'a>(driver: &'a Keelway, machines: &[u8], size: &[&str]) -> TestControlPlane<'a> {
+pub(crate) fn born<'a>(driver: &'a Keelway, machines: &[u8], size: &[&str]) -> TestControlPlane<'a> {
     let inject = [&["cluster", "inject", "--name", "c1"][..], size].concat();
     let injected = driver.run(&inject, machines).succeeded().stdout;
     let text = driver.run(&["reconcile"], &injected).succeeded().stdout;

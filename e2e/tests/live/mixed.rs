@@ -23,7 +23,7 @@ fn scenario() {
     assert_eq!(kinds(&machines), BTreeSet::from(["agent", "proxy", "socket"]));
     let found: Vec<MachineFacts> = machines.iter().map(|machine| MachineFacts::on(machine, &world.fleet)).collect();
 
-    let plane = life::create_cluster(&world.keelway, &made, &SIZE);
+    let plane = life::born(&world.keelway, &made, &SIZE);
     settled::a_second_pass_does_nothing(&plane);
     workload::write(&plane);
     workload::secret_is_there(&plane);

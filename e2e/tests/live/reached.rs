@@ -44,7 +44,7 @@ fn scenario(tag: &str, reach: ReachMode) {
     let mut world = TestFleet::new(tag);
     let host = MachineFacts::on_host(&world.fleet);
     let made = world.create_reached(reach, "1", "1");
-    let plane = life::create_cluster(&world.keelway, &made, &[]);
+    let plane = life::born(&world.keelway, &made, &[]);
     settled::a_second_pass_does_nothing(&plane);
     workload::write(&plane);
     workload::secret_is_there(&plane);

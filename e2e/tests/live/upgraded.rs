@@ -9,7 +9,7 @@ use std::{
 use keelway_api::Documents;
 use keelway_e2e::{Keelway, TestControlPlane, TestFleet, host::on_own_host, process};
 
-use crate::life::create_cluster;
+use crate::life::born;
 
 const RELEASE: &str = "v0.1.0";
 
@@ -23,7 +23,7 @@ fn agents_of_a_release_obey_this_driver() {
         let mut world = TestFleet::new("e2eold");
         let (old, new) = both(&mut world);
         let made = world.create_two();
-        let plane = create_cluster(&old, &made, &[]);
+        let plane = born(&old, &made, &[]);
         is_taken_over(&plane, &new);
     });
 }
@@ -35,7 +35,7 @@ fn agents_of_this_tree_obey_the_driver_of_a_release() {
         let mut world = TestFleet::new("e2enew");
         let (old, new) = both(&mut world);
         let made = world.create_two();
-        let plane = create_cluster(&old, &made, &[]);
+        let plane = born(&old, &made, &[]);
         let before = plane.running();
         for machine in &plane.machines {
             process::kill(machine.agent_pid());

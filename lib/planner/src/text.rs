@@ -29,8 +29,8 @@ const NAMED: usize = 6;
 /// `a, b and 3 more`.
 pub(crate) fn listed<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
     let more = names.len().saturating_sub(NAMED);
-    let text = names.take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    if more == 0 { text } else { format!("{text} and {more} more") }
+    let told = names.take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if more == 0 { told } else { format!("{told} and {more} more") }
 }
 
 pub(crate) fn kind_of_machine(kind: HypervisorRole) -> &'static str {
