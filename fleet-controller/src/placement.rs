@@ -1,14 +1,16 @@
 //! The loop over users' objects: policies and annotations become Placements and Works, and what clusters report becomes the status of objects.
 //!
-//! All documents are watched and kept in memory ([`model`]). For each object that a change may affect, [`plan`] decides what to write, without IO,
-//! and [`execute`] writes it. A settled fleet plans nothing.
+//! All documents are watched and kept in memory ([`model`]). For each object that a change may affect, in the order of [`queue`], [`plan`] decides what
+//! to write, without IO, and [`execute`] writes it. Events about objects are written beside that ([`events`]). A settled fleet plans nothing.
 
 mod census;
+mod events;
 mod execute;
 mod kinds;
 mod listed;
 mod model;
 mod plan;
+mod queue;
 mod scope;
 mod verify;
 
@@ -17,7 +19,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use futures::{
     StreamExt,
     future::join_all,
-    stream::{BoxStream, SelectAll},
+    stream::{self, BoxStream, SelectAll},
 };
 use keelway_base::error_chain::ErrorChain;
 use keelway_fleet::{PlacementLink, SchedulePolicy, Work, WorkloadCluster, WorkloadPlacement};
@@ -30,9 +32,13 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, MissedTickBehavior, interval, sleep_until},
+};
 
 use self::{
+    events::EventSender,
     kinds::{BUILT_IN, PlacedKind},
     model::{FleetChange, FleetModel},
     plan::ObjectPlan,
@@ -41,10 +47,14 @@ use crate::{context::FleetContext, metrics::FleetMetrics};
 
 pub use self::{
     census::{CensusState, FleetCensus},
+    listed::{ListedChange, ListedObjects},
+    queue::{PlanCause, PlanQueue, ROUND},
     scope::is_placeable,
 };
 
-/// How many objects are written at once.
+/// How many objects are planned together. What is observed meanwhile is read afterwards, so that it is not older than what was written.
+const TOGETHER: usize = 64;
+/// How many of them are written at once.
 const AT_ONCE: usize = 16;
 /// The pause before the objects whose writes failed are planned again.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -55,7 +65,13 @@ type FleetChanges = SelectAll<BoxStream<'static, watcher::Result<FleetChange>>>;
 
 /// Keeps all objects placed.
 pub(crate) async fn run(context: Arc<FleetContext>) {
-    let mut changes = watches(&context);
+    let (events, queued) = mpsc::channel(events::MOST);
+    let events = EventSender(events);
+    tokio::join!(place(&context, &events), events::publish(queued, &context));
+}
+
+async fn place(context: &Arc<FleetContext>, events: &EventSender) {
+    let mut changes = watches(context);
     let mut model = FleetModel::new(BUILT_IN.iter().map(PlacedKind::from));
     let mut watched = BTreeSet::new();
     let mut failed = BTreeSet::new();
@@ -64,18 +80,13 @@ pub(crate) async fn run(context: Arc<FleetContext>) {
     let mut census = interval(CENSUS);
     census.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let retry = async {
-            match retry_at {
-                Some(at) => sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
+        let due = model.next_due(now());
         tokio::select! {
             biased;
             _ = census.tick() => reported.0.set_census(&model.census()),
             Some(change) = changes.next() => match change {
                 Ok(change) => {
-                    model.observe(change);
+                    model.observe(change, now());
                     if model.take_emptied() {
                         // The removal of its cluster may wait for that.
                         context.usage.notify_one();
@@ -83,15 +94,14 @@ pub(crate) async fn run(context: Arc<FleetContext>) {
                 }
                 Err(error) => tracing::info!("a watch failed; retrying: {}", ErrorChain(&error)),
             },
-            () = retry => {
+            () = at(retry_at) => {
                 retry_at = None;
-                model.pend(std::mem::take(&mut failed));
+                model.pend(std::mem::take(&mut failed), PlanCause::Decision, now());
             }
-            () = std::future::ready(()), if model.has_work() => {
-                let links = model.next(AT_ONCE);
-                failed.extend(settle(links, &mut model, &context).await);
-                if !model.has_work() {
-                    let (all, busy) = model.usage();
+            () = at(due.map(Instant::from_std)) => {
+                let links = model.next(TOGETHER, now());
+                failed.extend(settle(links, &mut model, context, events).await);
+                if let Some((all, busy)) = model.take_usage() {
                     context.set_usage(&all, &busy);
                 }
                 if !failed.is_empty() && retry_at.is_none() {
@@ -102,9 +112,21 @@ pub(crate) async fn run(context: Arc<FleetContext>) {
         for kind in model.custom_kinds() {
             if watched.insert(kind.clone()) {
                 model.add_custom(kind.clone());
-                changes.push(watch_objects(&context, kind));
+                changes.push(watch_objects(context, kind));
             }
         }
+    }
+}
+
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}
+
+/// Waits until then, or forever.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -126,18 +148,24 @@ fn planned(link: &PlacementLink, model: &FleetModel, metrics: &FleetMetrics) -> 
 }
 
 /// Plans and writes these objects. Returns those that failed.
-async fn settle(links: Vec<PlacementLink>, model: &mut FleetModel, context: &FleetContext) -> Vec<PlacementLink> {
+async fn settle(
+    links: Vec<PlacementLink>,
+    model: &mut FleetModel,
+    context: &FleetContext,
+    events: &EventSender,
+) -> Vec<PlacementLink> {
     let unknown: Vec<PlacementLink> = links.iter().filter(|link| model.is_unknown(link)).cloned().collect();
     let found = join_all(unknown.iter().map(|link| verify::read(link, model.reference(link), context))).await;
     for (link, state) in unknown.into_iter().zip(found) {
         model.verified(link, state);
     }
     let plans: Vec<_> = links.into_iter().map(|link| (planned(&link, model, &context.metrics), link)).collect();
-    let written = join_all(plans.iter().map(|(plan, link)| execute::execute(link, plan, context))).await;
+    let writes =
+        plans.iter().map(|(plan, link)| async move { (link, execute::execute(link, plan, context, events).await) });
+    let written: Vec<_> = stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
     let mut failed = Vec::new();
-    for ((_, link), written) in plans.into_iter().zip(written) {
-        let (outcome, error) = written;
-        model.written(outcome);
+    for (link, (outcome, error)) in written {
+        model.written(outcome, now());
         if let Some(error) = error {
             context.metrics.count_failure();
             tracing::warn!(
@@ -146,7 +174,7 @@ async fn settle(links: Vec<PlacementLink>, model: &mut FleetModel, context: &Fle
                 "cannot settle an object: {}",
                 ErrorChain(&error)
             );
-            failed.push(link);
+            failed.push(link.clone());
         }
     }
     failed

@@ -15,7 +15,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{model::WrittenObjects, plan::ObjectPlan};
+use super::{events::EventSender, model::WrittenObjects, plan::ObjectPlan};
 use crate::context::{FleetContext, FleetControllerError, applied, apply};
 
 const API_VERSION: &str = "fleet.keelway.dev/v1alpha1";
@@ -25,9 +25,15 @@ pub(super) async fn execute(
     link: &PlacementLink,
     plan: &ObjectPlan,
     context: &FleetContext,
+    events: &EventSender,
 ) -> (WrittenObjects, Option<FleetControllerError>) {
     let mut written = WrittenObjects::default();
     let outcome = write(link, plan, &mut written, context).await;
+    if let (Ok(()), Some(object)) = (&outcome, &plan.object) {
+        for event in &plan.events {
+            events.send(reference(object), event.clone());
+        }
+    }
     (written, outcome.err())
 }
 
@@ -63,11 +69,6 @@ async fn write(
         let api = Api::<WorkloadPlacement>::namespaced(context.client.clone(), &link.namespace);
         ignore_conflict("delete a Placement", api.delete(&link.name, &DeleteParams::default())).await?;
         context.metrics.count_write();
-    }
-    if let Some(object) = &plan.object {
-        for event in &plan.events {
-            context.publish_about(&reference(object), event.kind(), event.reason, &event.note).await;
-        }
     }
     Ok(())
 }

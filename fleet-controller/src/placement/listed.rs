@@ -2,21 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kube::runtime::watcher::Event;
+use kube::{ResourceExt, runtime::watcher::Event};
 
 /// The objects of one watch, by key.
 #[derive(Debug)]
-pub(super) struct ListedObjects<K, T> {
-    pub(super) items: BTreeMap<K, T>,
+pub struct ListedObjects<K, T> {
+    /// The objects.
+    pub items: BTreeMap<K, T>,
     /// The keys of the current list so far.
     listing: BTreeSet<K>,
     /// Whether a list was complete once.
-    pub(super) is_whole: bool,
+    pub is_whole: bool,
 }
 
 /// What an event changed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum ListedChange<K> {
+pub enum ListedChange<K> {
+    /// Nothing that matters.
     Nothing,
     /// The object was created or changed.
     Changed(K),
@@ -24,6 +26,7 @@ pub(super) enum ListedChange<K> {
     Deleted(K),
     /// A list is complete. These objects are not in it, which is no evidence that they are deleted.
     Listed {
+        /// The objects that were known before.
         missing: BTreeSet<K>,
     },
 }
@@ -36,7 +39,7 @@ impl<K, T> Default for ListedObjects<K, T> {
 
 impl<K: Ord + Clone, T> ListedObjects<K, T> {
     /// Notes an event. `read` returns `None` for objects that do not matter.
-    pub(super) fn observe<E>(&mut self, event: Event<E>, read: impl Fn(E) -> Option<(K, T)>) -> ListedChange<K> {
+    pub fn observe<E>(&mut self, event: Event<E>, read: impl Fn(E) -> Option<(K, T)>) -> ListedChange<K> {
         match event {
             Event::Init => {
                 self.listing.clear();
@@ -73,4 +76,19 @@ impl<K: Ord + Clone, T> ListedObjects<K, T> {
             },
         }
     }
+}
+
+impl<K: Ord, T: ResourceExt> ListedObjects<K, T> {
+    /// Whether an event contains the known version of an object, or an older one: the response to a write contained it before the watch did.
+    #[must_use]
+    pub fn has(&self, event: &Event<T>, key: impl Fn(&T) -> K) -> bool {
+        let Event::Apply(object) = event else { return false };
+        let known = self.items.get(&key(object)).filter(|known| known.uid() == object.uid());
+        known.and_then(version).zip(version(object)).is_some_and(|(known, event)| event <= known)
+    }
+}
+
+/// Returns the version of an object. API servers make them increase.
+fn version(object: &impl ResourceExt) -> Option<u128> {
+    object.resource_version()?.parse().ok()
 }

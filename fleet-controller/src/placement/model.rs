@@ -1,6 +1,9 @@
 //! What the controller knows of its fleet, and which objects a change may affect.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
 use keelway_fleet::{
     CandidateCluster, FleetObject, FleetState, ObjectState, PlacementLink, PolicySet, SchedulePolicy, Work,
@@ -13,6 +16,7 @@ use super::{
     census::{CensusState, FleetCensus},
     kinds::PlacedKind,
     listed::{ListedChange, ListedObjects},
+    queue::{PlanCause, PlanQueue},
     scope::is_placeable,
 };
 
@@ -55,7 +59,9 @@ pub(crate) struct FleetModel {
     emptied: BTreeSet<String>,
     /// What is known of objects that no watch contains.
     verified: BTreeMap<PlacementLink, ObjectState>,
-    pending: BTreeSet<PlacementLink>,
+    queue: PlanQueue,
+    /// Whether a Work was added or removed since [`Self::take_usage`], or a cluster changed.
+    is_usage_changed: bool,
     state: FleetState,
 }
 
@@ -85,42 +91,39 @@ impl FleetModel {
     }
 
     /// Notes a change.
-    pub(super) fn observe(&mut self, change: FleetChange) {
+    pub(super) fn observe(&mut self, change: FleetChange, now: Instant) {
         match change {
             FleetChange::Cluster(event) => {
+                self.is_usage_changed = true;
                 let changed = self.clusters.observe(event, |cluster| Some((cluster.name_any(), cluster)));
                 match &changed {
                     ListedChange::Deleted(name) => drop(self.removed.insert(name.clone())),
                     ListedChange::Changed(name) => drop(self.removed.remove(name)),
                     ListedChange::Nothing | ListedChange::Listed { .. } => {}
                 }
-                self.refresh(changed != ListedChange::Nothing);
+                self.refresh(changed != ListedChange::Nothing, now);
             }
             FleetChange::Policy(event) => {
                 let changed = self.policies.observe(event, |policy| Some((policy.name_any(), policy)));
-                self.refresh(changed != ListedChange::Nothing);
+                self.refresh(changed != ListedChange::Nothing, now);
             }
+            FleetChange::Placement(event) if self.placements.has(&event, link_of) => {}
             FleetChange::Placement(event) => {
-                let changed = self.placements.observe(event, |placement| {
-                    let link = PlacementLink {
-                        namespace: placement.namespace().unwrap_or_default(),
-                        name: placement.name_any(),
-                    };
-                    Some((link, placement))
-                });
-                self.pend(touched(changed));
+                let changed = self.placements.observe(event, |placement| Some((link_of(&placement), placement)));
+                self.pend(touched(changed), PlanCause::Report, now);
             }
+            FleetChange::Work(event) if self.works.has(&event, work_key) => {}
             FleetChange::Work(event) => {
                 let changed = self.works.observe(event, |work| Some((work_key(&work), work)));
                 for key in touched(changed) {
-                    self.index(key);
+                    self.index(key, now);
                 }
             }
-            FleetChange::Object(kind, event) => self.observe_object(&kind, event),
+            FleetChange::Object(kind, event) => self.observe_object(&kind, event, now),
         }
     }
 
-    fn observe_object(&mut self, kind: &PlacedKind, event: Event<DynamicObject>) {
+    fn observe_object(&mut self, kind: &PlacedKind, event: Event<DynamicObject>, now: Instant) {
         let (is_namespace, is_autoscaler) = (kind.kind == "Namespace", kind.kind == "HorizontalPodAutoscaler");
         let read = |object| read(kind, object);
         let Some(listed) = self.objects.get_mut(kind) else { return };
@@ -135,23 +138,24 @@ impl FleetModel {
             ListedChange::Nothing | ListedChange::Listed { .. } => {}
         }
         if is_namespace || is_autoscaler {
-            self.refresh(changed != ListedChange::Nothing);
+            self.refresh(changed != ListedChange::Nothing, now);
         }
-        self.pend(touched(changed));
+        self.pend(touched(changed), PlanCause::Decision, now);
     }
 
     /// Notes a Work under its Placement.
-    fn index(&mut self, key: WorkKey) {
+    fn index(&mut self, key: WorkKey, now: Instant) {
         let link = if let Some(work) = self.works.items.get(&key) {
             let link = work.spec.placement.clone();
             self.works_of.entry(link.clone()).or_default().insert(key.clone());
-            self.link_of.insert(key, link.clone());
+            self.is_usage_changed |= self.link_of.insert(key, link.clone()).is_none();
             Some(link)
         } else {
+            self.is_usage_changed = true;
             self.note_emptied(&key.0);
             self.link_of.remove(&key)
         };
-        self.pend(link);
+        self.pend(link, PlanCause::Report, now);
     }
 
     fn note_emptied(&mut self, namespace: &str) {
@@ -167,7 +171,7 @@ impl FleetModel {
     }
 
     /// Rebuilds what every decision reads. Every object may be affected.
-    fn refresh(&mut self, is_changed: bool) {
+    fn refresh(&mut self, is_changed: bool, now: Instant) {
         if !is_changed || !self.is_whole() {
             return;
         }
@@ -185,19 +189,22 @@ impl FleetModel {
         };
         if state != self.state {
             self.state = state;
-            self.pend_all();
+            self.pend_all(now);
         }
     }
 
-    fn pend_all(&mut self) {
+    fn pend_all(&mut self, now: Instant) {
         let links: Vec<PlacementLink> = self.objects.values().flat_map(|listed| listed.items.keys()).cloned().collect();
-        self.pend(links);
+        self.pend(links, PlanCause::Decision, now);
         let links: Vec<PlacementLink> = self.placements.items.keys().cloned().collect();
-        self.pend(links);
+        self.pend(links, PlanCause::Decision, now);
     }
 
-    pub(super) fn pend(&mut self, links: impl IntoIterator<Item = PlacementLink>) {
-        self.pending.extend(links);
+    /// Plans these objects later.
+    pub(super) fn pend(&mut self, links: impl IntoIterator<Item = PlacementLink>, cause: PlanCause, now: Instant) {
+        for link in links {
+            self.queue.add(link, cause, now);
+        }
     }
 
     /// Whether every watch has listed its objects.
@@ -206,21 +213,20 @@ impl FleetModel {
         own && self.objects.iter().all(|(kind, listed)| listed.is_whole || self.custom.contains(kind))
     }
 
-    pub(super) fn has_work(&self) -> bool {
-        !self.pending.is_empty() && self.is_whole()
+    /// Returns when the next object is due. Nothing is planned before every watch has listed its objects.
+    pub(super) fn next_due(&mut self, now: Instant) -> Option<Instant> {
+        if self.is_whole() { self.queue.next_due(now) } else { None }
     }
 
     /// Returns objects to plan, and regards them as planned.
-    pub(super) fn next(&mut self, most: usize) -> Vec<PlacementLink> {
-        if !self.has_work() {
+    pub(super) fn next(&mut self, most: usize, now: Instant) -> Vec<PlacementLink> {
+        if !self.is_whole() {
             return Vec::new();
         }
         if self.state == FleetState::default() {
-            self.refresh(true);
+            self.refresh(true, now);
         }
-        let links: Vec<PlacementLink> = self.pending.iter().take(most).cloned().collect();
-        self.pending.retain(|link| !links.contains(link));
-        links
+        std::iter::from_fn(|| self.queue.next(now)).take(most).collect()
     }
 
     pub(super) fn object(&self, link: &PlacementLink) -> Option<&FleetObject> {
@@ -269,8 +275,11 @@ impl FleetModel {
         found.is_some_and(|found| found.metadata.deletion_timestamp.is_none())
     }
 
-    /// Returns the clusters, and those that have an object that runs pods.
-    pub(super) fn usage(&self) -> (BTreeSet<String>, BTreeSet<String>) {
+    /// Returns the clusters, and those that have an object that runs pods, if that may have changed since the last call.
+    pub(super) fn take_usage(&mut self) -> Option<(BTreeSet<String>, BTreeSet<String>)> {
+        if !std::mem::take(&mut self.is_usage_changed) {
+            return None;
+        }
         let all = self.clusters.items.keys().cloned().collect();
         let runs = self
             .works
@@ -278,12 +287,12 @@ impl FleetModel {
             .iter()
             .filter(|(_, work)| work.spec.manifest["kind"].as_str().is_some_and(|kind| RUNS_PODS.contains(&kind)));
         let busy = runs.filter_map(|((namespace, _), _)| cluster_of_namespace(namespace).map(str::to_owned));
-        (all, busy.collect())
+        Some((all, busy.collect()))
     }
 
     /// Counts Placements and Works by state.
     pub(super) fn census(&self) -> FleetCensus {
-        let mut census = FleetCensus { pending: self.pending.len(), ..FleetCensus::default() };
+        let mut census = FleetCensus { pending: self.queue.len(), ..FleetCensus::default() };
         for placement in self.placements.items.values() {
             *census.placements.entry(CensusState::of_placement(placement)).or_default() += 1;
         }
@@ -312,18 +321,25 @@ impl FleetModel {
     }
 
     /// Notes what was written, so that the next plan does not write it again before a watch reports it.
-    pub(super) fn written(&mut self, written: WrittenObjects) {
+    pub(super) fn written(&mut self, written: WrittenObjects, now: Instant) {
         if let Some(placement) = written.placement {
-            let link =
-                PlacementLink { namespace: placement.namespace().unwrap_or_default(), name: placement.name_any() };
+            let link = link_of(&placement);
+            let reported = placement.status.as_ref().and_then(|status| status.observed_generation);
+            if reported != placement.metadata.generation {
+                self.pend([link.clone()], PlanCause::Report, now);
+            }
             self.placements.items.insert(link, placement);
         }
         for work in written.works {
             let key = work_key(&work);
             self.works.items.insert(key.clone(), work);
-            self.index(key);
+            self.index(key, now);
         }
     }
+}
+
+fn link_of(placement: &WorkloadPlacement) -> PlacementLink {
+    PlacementLink { namespace: placement.namespace().unwrap_or_default(), name: placement.name_any() }
 }
 
 fn work_key(work: &Work) -> WorkKey {
