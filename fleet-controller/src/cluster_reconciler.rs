@@ -29,7 +29,7 @@ use tokio::sync::Notify;
 use crate::{
     cluster_removal::remove,
     context::{FleetContext, FleetControllerError, applied, apply, log_outcome, on_error},
-    heartbeat::{Heartbeat, readiness},
+    heartbeat::{Heartbeat, Renewal, readiness},
     registration::{
         AgentRecords,
         access::{self, AccessOwner},
@@ -65,12 +65,16 @@ fn usage(changes: Arc<Notify>) -> impl Stream<Item = ()> + Send + 'static {
 /// Notes a heartbeat. The cluster is reconciled if its condition may change: while it is ready, its timer reads what is noted here.
 fn observe(lease: &Lease, context: &FleetContext, now: Instant) -> Option<ObjectRef<WorkloadCluster>> {
     let cluster = cluster_of_namespace(lease.metadata.namespace.as_deref()?)?;
-    let renewal = lease.spec.as_ref()?.renew_time.as_ref()?.0.to_string();
+    let spec = lease.spec.as_ref()?;
+    let time = spec.renew_time.as_ref()?.0.to_string();
+    let renewal = Renewal { time: &time, seconds: spec.lease_duration_seconds };
     let is_news = context.remembered(cluster, |memory| {
         let before = memory.heartbeat.as_ref();
-        let is_news = before.is_none_or(|before| !before.is_fresh() || !before.is_current(now));
-        memory.heartbeat = Some(Heartbeat::observe(before, &renewal, now));
-        is_news
+        let after = Heartbeat::observe(before, renewal, now);
+        let is_known = before
+            .is_some_and(|before| before.is_fresh() && before.is_current(now) && before.counts() == after.counts());
+        memory.heartbeat = Some(after);
+        !is_known
     });
     is_news.then(|| ObjectRef::new(cluster))
 }

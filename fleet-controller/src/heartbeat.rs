@@ -1,23 +1,33 @@
 //! Whether the agent of a workload cluster is there. Pure: time is an argument.
 //!
-//! An agent renews the Lease `agent` in the namespace of its cluster. As with leader election, clocks of machines are not compared: a Lease is
-//! as old as this process has observed it unchanged, by its own clock.
+//! An agent renews the Lease `agent` in the namespace of its cluster, which states how long a renewal counts. As with leader election, clocks of
+//! machines are not compared: a Lease is as old as this process has observed it unchanged, by its own clock.
 
 use std::time::{Duration, Instant};
 
 use keelway_api::condition::{ConditionStatus, ConditionValue};
 
-/// Without a renewal for this long, it is not known whether the agent is there. It is [`keelway_fleet::names::AGENT_LEASE_SECONDS`].
-pub const UNKNOWN_AFTER: Duration =
-    Duration::from_secs(keelway_fleet::names::AGENT_LEASE_SECONDS.unsigned_abs() as u64);
-/// Without a renewal for three times as long, the agent is regarded as gone.
-pub const LOST_AFTER: Duration = Duration::from_secs(120);
+/// How long a renewal counts at most, and if the Lease does not state it: [`keelway_fleet::names::AGENT_LEASE_SECONDS`].
+const LONGEST: Duration = Duration::from_secs(keelway_fleet::names::AGENT_LEASE_SECONDS.unsigned_abs() as u64);
+/// After so many times as long without a renewal, the agent is regarded as gone.
+const LOST: u32 = 3;
+
+/// What a Lease states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Renewal<'a> {
+    /// The time of the renewal, as the agent wrote it. It is compared only with itself.
+    pub time: &'a str,
+    /// How many seconds a renewal counts.
+    pub seconds: Option<i32>,
+}
 
 /// What was observed of an agent's Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// The renewal, as the agent wrote it. It is compared only with itself.
+    /// [`Renewal::time`].
     renewal: String,
+    /// How long it counts.
+    counts: Duration,
     /// When this process observed it first.
     since: Instant,
     /// Whether this process has observed a renewal. The Lease that it finds at its start may be of any age.
@@ -27,17 +37,25 @@ pub struct Heartbeat {
 impl Heartbeat {
     /// Returns what is known after the observation of a Lease. `before` is what was known.
     #[must_use]
-    pub fn observe(before: Option<&Self>, renewal: &str, now: Instant) -> Self {
+    pub fn observe(before: Option<&Self>, renewal: Renewal<'_>, now: Instant) -> Self {
+        let stated = renewal.seconds.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
+        let counts = stated.map_or(LONGEST, |seconds| Duration::from_secs(seconds).min(LONGEST));
         match before {
-            Some(before) if before.renewal == renewal => before.clone(),
-            before => Self { renewal: renewal.to_owned(), since: now, is_fresh: before.is_some() },
+            Some(before) if before.renewal == renewal.time => Self { counts, ..before.clone() },
+            before => Self { renewal: renewal.time.to_owned(), counts, since: now, is_fresh: before.is_some() },
         }
     }
 
-    /// Whether the last renewal was observed within [`UNKNOWN_AFTER`].
+    /// Whether the last renewal counts.
     #[must_use]
     pub fn is_current(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.since) < UNKNOWN_AFTER
+        now.saturating_duration_since(self.since) < self.counts
+    }
+
+    /// Returns how long the last renewal counts.
+    #[must_use]
+    pub fn counts(&self) -> Duration {
+        self.counts
     }
 
     /// Whether this process has observed a renewal, so that the agent has a certificate and uses it.
@@ -63,24 +81,31 @@ pub fn readiness(heartbeat: Option<&Heartbeat>, current: Option<ConditionStatus>
         return not_ready(ConditionStatus::False, "NotRegistered", NEVER, None);
     };
     let age = now.saturating_duration_since(heartbeat.since);
+    let (unknown, lost) = (heartbeat.counts, heartbeat.counts * LOST);
     let was_ready = heartbeat.is_fresh || current == Some(ConditionStatus::True);
-    match (age < UNKNOWN_AFTER, age < LOST_AFTER) {
+    match (age < unknown, age < lost) {
         (true, _) if was_ready => {
             let message = "the agent renews its Lease".to_owned();
             let condition = ConditionValue { status: ConditionStatus::True, reason: "Reporting".to_owned(), message };
-            Readiness { condition, next: Some(UNKNOWN_AFTER.saturating_sub(age)) }
+            Readiness { condition, next: Some(unknown.saturating_sub(age)) }
         }
         (_, true) if current != Some(ConditionStatus::False) || heartbeat.is_fresh => {
-            not_ready(ConditionStatus::Unknown, "NoHeartbeat", SILENT, Some(LOST_AFTER.saturating_sub(age)))
+            let message = silent(unknown);
+            not_ready(ConditionStatus::Unknown, "NoHeartbeat", &message, Some(lost.saturating_sub(age)))
         }
-        _ => not_ready(ConditionStatus::False, "AgentLost", LOST, None),
+        _ => {
+            let message = format!("{}; check the agent and its connection to the fleet", silent(lost));
+            not_ready(ConditionStatus::False, "AgentLost", &message, None)
+        }
     }
 }
 
 const NEVER: &str = "no agent has registered; install one with `keelway fleet agent-manifests`";
-const SILENT: &str = "the agent has not renewed its Lease for 40 s; what runs in the cluster goes on, and changes wait";
-const LOST: &str = "the agent has not renewed its Lease for 120 s; what runs in the cluster goes on, and changes wait; check the agent and its \
-    connection to the fleet";
+
+fn silent(time: Duration) -> String {
+    let seconds = time.as_secs();
+    format!("the agent has not renewed its Lease for {seconds} s; what runs in the cluster goes on, and changes wait")
+}
 
 fn not_ready(status: ConditionStatus, reason: &str, message: &str, next: Option<Duration>) -> Readiness {
     let condition = ConditionValue { status, reason: reason.to_owned(), message: message.to_owned() };

@@ -13,7 +13,7 @@ use k8s_openapi::{
 use keelway_fleet::{
     BootstrapToken, ClusterLocation,
     bootstrap::token_secret,
-    names::{AGENT_LEASE, AGENT_SIGNER, AGENTS_GROUP, agent_user, works_namespace},
+    names::{AGENT_LEASE, AGENT_LEASE_SECONDS, AGENT_SIGNER, AGENTS_GROUP, agent_user, works_namespace},
 };
 use keelway_pki::{PrivateKeyPem, client_signing_request};
 use kube::{
@@ -105,11 +105,16 @@ impl TestAgent {
 
     /// Renews the Lease once.
     pub(crate) async fn beat(&self) -> kube::Result<Lease> {
+        self.beat_for(AGENT_LEASE_SECONDS).await
+    }
+
+    /// Renews the Lease once, for so many seconds.
+    pub(crate) async fn beat_for(&self, seconds: i32) -> kube::Result<Lease> {
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": { "name": AGENT_LEASE },
-            "spec": { "holderIdentity": "test", "renewTime": Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string() },
+            "spec": { "holderIdentity": "test", "leaseDurationSeconds": seconds, "renewTime": Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string() },
         });
         let api = Api::<Lease>::namespaced(self.client.clone(), &works_namespace(&self.cluster));
         api.patch(AGENT_LEASE, &PatchParams::apply("keelway-fleet-agent").force(), &Patch::Apply(&lease)).await

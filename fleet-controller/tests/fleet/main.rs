@@ -34,7 +34,7 @@ fn a_fleet_is_served() {
     });
 }
 
-/// It waits for two minutes, on a control plane of its own.
+/// It has a control plane of its own.
 #[test]
 fn a_silent_agent_is_unknown_and_then_lost() {
     host::on_own_host("a_silent_agent_is_unknown_and_then_lost", || {
