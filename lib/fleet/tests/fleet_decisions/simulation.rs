@@ -13,7 +13,16 @@ fn every_history_converges() {
         log += &simulation.log.join("\n");
     }
     // The histories contain what they are for.
-    for event in ["Moved", "ObjectDeleted", "is removed", "readable false", "reported false", "listed false"] {
+    for event in [
+        "Moved",
+        "ObjectDeleted",
+        "is removed",
+        "readable false",
+        "reported false",
+        "listed false",
+        "caught up false",
+        "answered false",
+    ] {
         assert!(log.matches(event).count() > 20, "{event}");
     }
 }

@@ -1,4 +1,5 @@
-//! A simulated fleet: its API, a controller that dies between any two steps, and agents that lose their connection or a reply.
+//! A simulated fleet: its API, a controller that dies between any two steps, loses replies and observes Works late, and agents that lose their
+//! connection or a reply.
 //!
 //! The controller and the agents decide with the code of the crate. All choices come from the seed.
 
@@ -38,10 +39,14 @@ pub(crate) enum FleetBug {
     DeletesWhatIsNotListed,
     /// An agent regards a report as sent whose reply was lost.
     ForgetsLostReports,
+    /// The controller keeps a Work that it observed once, after the Work is gone.
+    KeepsGhosts,
+    /// The controller regards an object as settled after a write whose reply was lost.
+    ForgetsLostReplies,
 }
 
 impl FleetBug {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::DeletesWhatItCannotRead,
         Self::MovesAtOnce,
         Self::LosesTheRest,
@@ -50,7 +55,25 @@ impl FleetBug {
         Self::TreatsTheLostAsRemoved,
         Self::DeletesWhatIsNotListed,
         Self::ForgetsLostReports,
+        Self::KeepsGhosts,
+        Self::ForgetsLostReplies,
     ];
+}
+
+/// How one pass of the controller goes.
+#[derive(Debug, Clone, Copy)]
+struct ControllerPass {
+    /// The controller dies after so many writes. The last one may have had an effect.
+    steps: u64,
+    is_readable: bool,
+    /// Whether its watch of Works has caught up.
+    has_caught_up: bool,
+    /// Whether replies to its writes may be lost.
+    loses_replies: bool,
+}
+
+impl ControllerPass {
+    const WITHOUT_FAULTS: Self = Self { steps: u64::MAX, is_readable: true, has_caught_up: true, loses_replies: false };
 }
 
 /// A Work in the API of the fleet.
@@ -72,6 +95,8 @@ pub(crate) struct FleetSimulation {
     clusters: BTreeMap<String, CandidateCluster>,
     placements: BTreeMap<&'static str, PlacementSpec>,
     works: BTreeMap<(String, String), StoredWork>,
+    /// The Works as the controller knows them: of its watch, and of the replies to its writes.
+    seen: BTreeMap<(String, String), StoredWork>,
     /// The agents without a connection to the fleet.
     lost: BTreeSet<String>,
     /// The clusters that left the fleet.
@@ -84,6 +109,8 @@ pub(crate) struct FleetSimulation {
     named: BTreeSet<(&'static str, String)>,
     /// The reports that an agent with a bug regards as sent, by the generation of the Work.
     regarded: BTreeSet<((String, String), u64)>,
+    /// The objects that a controller with a bug regards as settled.
+    skipped: BTreeSet<&'static str>,
     /// The number of writes to the API.
     writes: u64,
 }
@@ -99,12 +126,14 @@ impl FleetSimulation {
             clusters: ["a", "b"].map(|name| (name.to_owned(), cluster(name))).into(),
             placements: BTreeMap::new(),
             works: BTreeMap::new(),
+            seen: BTreeMap::new(),
             lost: BTreeSet::new(),
             removed: BTreeSet::new(),
             running: BTreeMap::new(),
             present: BTreeSet::new(),
             named: BTreeSet::new(),
             regarded: BTreeSet::new(),
+            skipped: BTreeSet::new(),
             writes: 0,
         }
     }
@@ -146,11 +175,16 @@ impl FleetSimulation {
             1 => self.fault(),
             2..=5 => {
                 let object = self.pick(&OBJECTS);
-                // The controller dies after some of its steps. The last one may have had an effect.
-                let steps = self.next(6);
-                let is_readable = self.next(8) > 0;
-                self.log.push(format!("controller: {object}, {steps} steps, readable {is_readable}"));
-                return self.controller(object, steps, is_readable);
+                let pass = ControllerPass {
+                    steps: self.next(6),
+                    is_readable: self.next(8) > 0,
+                    has_caught_up: self.next(2) > 0,
+                    loses_replies: true,
+                };
+                let ControllerPass { steps, is_readable, has_caught_up, .. } = pass;
+                let faults = format!("{steps} steps, readable {is_readable}, caught up {has_caught_up}");
+                self.log.push(format!("controller: {object}, {faults}"));
+                return self.controller(object, pass);
             }
             _ => {
                 let cluster = self.pick(&CLUSTERS);
@@ -169,6 +203,7 @@ impl FleetSimulation {
         let kind = self.next(10);
         let number = u32::try_from(self.next(9)).unwrap();
         self.log.push(format!("person: {object} {kind} {number}"));
+        self.skipped.remove(object);
         match kind {
             0 => drop(self.objects.remove(object)),
             1 => self.policies = vec![policy("all", json!({}))],
@@ -219,7 +254,7 @@ impl FleetSimulation {
 
     fn round(&mut self) -> Result<(), String> {
         for object in OBJECTS {
-            self.controller(object, u64::MAX, true)?;
+            self.controller(object, ControllerPass::WITHOUT_FAULTS)?;
         }
         for cluster in CLUSTERS {
             for _ in 0..=OBJECTS.len() {
@@ -238,9 +273,24 @@ impl FleetSimulation {
         }
     }
 
-    /// One pass of the controller for one object: decide, save the Placement, write Works. It dies after `steps` writes.
-    fn controller(&mut self, name: &'static str, mut steps: u64, is_readable: bool) -> Result<(), String> {
-        let state = self.state(name, is_readable);
+    /// The controller's watch of Works catches up.
+    fn catch_up(&mut self) {
+        if self.bug != Some(FleetBug::KeepsGhosts) {
+            self.seen.retain(|key, _| self.works.contains_key(key));
+        }
+        self.seen.extend(self.works.clone());
+    }
+
+    /// One pass of the controller for one object: decide, save the Placement, write Works.
+    fn controller(&mut self, name: &'static str, pass: ControllerPass) -> Result<(), String> {
+        if pass.has_caught_up {
+            self.catch_up();
+        }
+        if self.skipped.contains(name) {
+            return Ok(());
+        }
+        let mut steps = pass.steps;
+        let state = self.state(name, pass.is_readable);
         let link = placement_link(&parsed(&deployment(name, 0, json!({}), json!({}))).reference);
         let mut decided = None;
         if let ObjectState::Present(object) = &state {
@@ -255,7 +305,7 @@ impl FleetSimulation {
             self.save(name, placement);
         }
         let works: Vec<ExistingWork> =
-            self.works.iter().map(|((cluster, name), work)| work.read(cluster, name)).collect();
+            self.seen.iter().map(|((cluster, name), work)| work.read(cluster, name)).collect();
         let own: Vec<ExistingWork> = works.into_iter().filter(|work| work.spec.placement == link).collect();
         let placement = late.as_ref().or(self.placements.get(name));
         let mut plan = plan_works(&state, false, placement, &link, &own);
@@ -279,8 +329,13 @@ impl FleetSimulation {
                 return Ok(());
             }
             steps -= 1;
-            self.write(order);
+            let is_answered = !pass.loses_replies || self.next(3) > 0;
+            self.write(order, is_answered);
             self.check_named(name)?;
+            if !is_answered && self.bug == Some(FleetBug::ForgetsLostReplies) {
+                self.skipped.insert(name);
+                return Ok(());
+            }
         }
         if let Some(placement) = late.filter(|_| steps > 0) {
             self.save(name, placement);
@@ -341,9 +396,14 @@ impl FleetSimulation {
         Ok((current != Some(&placement)).then_some(placement))
     }
 
-    fn write(&mut self, order: WorkOrder) {
+    /// Writes a Work. The reply contains what the API has.
+    fn write(&mut self, order: WorkOrder, is_answered: bool) {
         self.writes += 1;
-        self.log.push(format!("  {}", order_text(&order)));
+        self.log.push(format!("  {}, answered {is_answered}", order_text(&order)));
+        let key = match &order {
+            WorkOrder::Create(work) | WorkOrder::Update(work) => (work.cluster.clone(), work.name.clone()),
+            WorkOrder::Delete { cluster, name, .. } => (cluster.clone(), name.clone()),
+        };
         match order {
             WorkOrder::Create(work) => {
                 let stored = StoredWork { spec: work.spec, generation: 1, applied: None, is_deleting: false };
@@ -358,6 +418,10 @@ impl FleetSimulation {
             WorkOrder::Delete { cluster, name, .. } => {
                 self.works.entry((cluster, name)).and_modify(|work| work.is_deleting = true);
             }
+        }
+        match self.works.get(&key) {
+            Some(work) if is_answered => drop(self.seen.insert(key, work.clone())),
+            Some(_) | None => {}
         }
     }
 
