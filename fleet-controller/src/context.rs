@@ -10,12 +10,13 @@ use std::{
 use k8s_openapi::api::core::v1::ObjectReference;
 use keelway_api::condition::ConditionStatus;
 use keelway_base::error_chain::ErrorChain;
-use keelway_component::requests::{KubeRequestError, call};
+use keelway_component::requests::KubeRequestError;
 use keelway_fleet::names::CONTROLLER_FIELD_MANAGER;
+use keelway_kube_object::{KubeObject, KubeObjectError};
 use keelway_lease::{LeaseFence, NotHeld};
 use kube::{
-    Api, Client, Resource,
-    api::{ApiResource, DynamicObject, Patch, PatchParams},
+    Client, Resource,
+    api::PatchParams,
     runtime::{
         controller::{Action, Error as RunError},
         events::{Event, EventType, Recorder, Reporter},
@@ -67,6 +68,9 @@ pub enum FleetControllerError {
     /// A request to the API server failed.
     #[error(transparent)]
     Api(#[from] KubeRequestError),
+    /// An object cannot be applied.
+    #[error(transparent)]
+    Object(#[from] KubeObjectError),
     /// A kind of the fleet is not established yet.
     #[error("the CustomResourceDefinition {0} is not established yet")]
     NotDefined(String),
@@ -168,24 +172,9 @@ pub(crate) fn applied() -> PatchParams {
     PatchParams::apply(CONTROLLER_FIELD_MANAGER).force()
 }
 
-/// Applies an object of a kind that the controller knows. Their plural is the kind and an s.
+/// Applies an object of a kind that the controller knows.
 pub(crate) async fn apply(object: &Value, context: &FleetContext) -> Result<(), FleetControllerError> {
-    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
-    let (kind, api_version) = (text("/kind").unwrap_or_default(), text("/apiVersion").unwrap_or_default());
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    let resource = ApiResource {
-        group: group.to_owned(),
-        version: version.to_owned(),
-        api_version: api_version.to_owned(),
-        kind: kind.to_owned(),
-        plural: kind.to_lowercase() + "s",
-    };
-    let api: Api<DynamicObject> = match text("/metadata/namespace") {
-        Some(namespace) => Api::namespaced_with(context.client.clone(), namespace, &resource),
-        None => Api::all_with(context.client.clone(), &resource),
-    };
-    let name = text("/metadata/name").unwrap_or_default();
-    call("apply an object", api.patch(name, &applied(), &Patch::Apply(object))).await?;
+    KubeObject::read(object)?.apply(&context.client, CONTROLLER_FIELD_MANAGER).await?;
     Ok(())
 }
 

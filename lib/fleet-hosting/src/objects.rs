@@ -2,7 +2,7 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{Documents, machine::PodFile, name::ClusterId};
-use keelway_fleet::names::{API_READY_EVENT, CONTROL_PLANE_READY_EVENT};
+use keelway_fleet::names::{API_READY_EVENT, CERTIFICATES_DUE_EVENT, CONTROL_PLANE_READY_EVENT};
 use keelway_planner::{API_SERVICE, HostedFleet, STORE_SERVICE};
 use serde_json::{Map, Value, json};
 
@@ -103,11 +103,11 @@ fn files(namespace: &str, name: &str, id: &str, files: &[PodFile]) -> Value {
     })
 }
 
-/// The host may write two Events, and nothing else.
+/// The host may write three Events, and nothing else.
 fn host_rights(namespace: &str) -> [Value; 3] {
     let events = |verb: &str| json!({ "apiGroups": [""], "resources": ["events"], "verbs": [verb] });
     let mut patch = events("patch");
-    patch["resourceNames"] = json!([API_READY_EVENT, CONTROL_PLANE_READY_EVENT]);
+    patch["resourceNames"] = json!([API_READY_EVENT, CONTROL_PLANE_READY_EVENT, CERTIFICATES_DUE_EVENT]);
     [
         json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(namespace, HOST) }),
         json!({

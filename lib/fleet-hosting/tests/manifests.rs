@@ -191,7 +191,7 @@ fn keys_are_in_secrets_only() {
 }
 
 #[test]
-fn one_pod_has_an_account_for_two_events() {
+fn one_pod_has_an_account_for_its_events() {
     let objects = rendered(&options(3), None, start());
     let workloads = objects.iter().filter(|object| object["spec"]["template"].is_object());
     for workload in workloads {
@@ -206,7 +206,10 @@ fn one_pod_has_an_account_for_two_events() {
     let rules = &of(&objects, "Role", "keelway-fleet-host")["rules"];
     let verbs: Vec<&Value> = rules.as_array().unwrap().iter().map(|rule| &rule["verbs"]).collect();
     assert_eq!(verbs, [&json!(["create"]), &json!(["patch"])]);
-    assert_eq!(rules[1]["resourceNames"], json!(["FleetAPIServerReady", "FleetControlPlaneReady"]));
+    assert_eq!(
+        rules[1]["resourceNames"],
+        json!(["FleetAPIServerReady", "FleetControlPlaneReady", "FleetCertificatesDue"])
+    );
 }
 
 #[test]

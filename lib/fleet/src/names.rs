@@ -17,6 +17,9 @@ pub const API_READY_EVENT: &str = "FleetAPIServerReady";
 /// The Event in a hosting cluster that reports that the fleet-controller works and that the API serves the kinds of a fleet. Its name is its reason.
 pub const CONTROL_PLANE_READY_EVENT: &str = "FleetControlPlaneReady";
 
+/// The Warning in a hosting cluster that the certificates of the fleet have to be renewed. Its name is its reason.
+pub const CERTIFICATES_DUE_EVENT: &str = "FleetCertificatesDue";
+
 /// The annotation of an object that names the one cluster in which it runs.
 pub const CLUSTER_ANNOTATION: &str = "fleet.keelway.dev/cluster";
 /// The annotation of an object that names the clusters over which it is spread, separated by commas.

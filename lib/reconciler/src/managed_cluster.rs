@@ -7,15 +7,14 @@ use hyper_util::{
     client::legacy::{Client, connect::Connect},
     rt::TokioExecutor,
 };
-use keelway_api::{
-    Documents, Hypervisor, jiff::Timestamp, machine::ObservedValue, name::ClusterId, worker::MANAGED_BY,
-};
+use keelway_api::{Documents, Hypervisor, jiff::Timestamp, machine::ObservedValue, name::ClusterId};
 use keelway_base::error_chain::root_cause;
+use keelway_kube_object::{KubeObject, KubeObjectError};
 use keelway_planner::{BINDINGS_DIGEST, ClusterAccess, FirstBindings, OWNER, access, driver_identity};
 use keelway_tls::component::client_from_pem;
 use kube::{
     Api, ResourceExt,
-    api::{ApiResource, DynamicObject, Patch, PatchParams},
+    api::{ApiResource, DynamicObject},
     core::GroupVersionKind,
 };
 use rustls::ClientConfig;
@@ -38,19 +37,9 @@ pub(crate) enum ManagedClusterError {
     Tls(#[source] tls::ClientTlsError),
     #[error("cannot issue the certificate that applies the first bindings")]
     Mint(#[source] mint::MintError),
-    /// A binding is not an object, which is a bug.
-    #[error("a binding cannot be sent")]
-    Object(#[source] serde_json::Error),
-    /// An object has no kind, which is a bug.
-    #[error("{0} has no kind")]
-    NoKind(String),
-    /// The API server refused the object, or could not be reached.
-    #[error("could not apply {object}")]
-    Apply {
-        object: String,
-        #[source]
-        cause: kube::Error,
-    },
+    /// The API server refused a binding, or could not be reached.
+    #[error(transparent)]
+    Apply(#[from] KubeObjectError),
     #[error("its API did not respond within {} s", REQUEST.as_secs())]
     TimedOut,
 }
@@ -97,27 +86,15 @@ pub(crate) async fn apply_bindings(
         client_from_pem(authorities, Some(identity)).map_err(|error| ManagedClusterError::Tls(error.into()))?;
     let client = client(machines, machine, &server, &config);
     for stage in FirstBindings::of_id(documents, id).stages() {
-        try_join_all(stage.into_iter().map(|object| apply(&client, object))).await?;
+        try_join_all(stage.iter().map(|object| apply(&client, object))).await?;
     }
     Ok(())
 }
 
-async fn apply(client: &kube::Client, object: Value) -> Result<(), ManagedClusterError> {
-    let object: DynamicObject = serde_json::from_value(object).map_err(ManagedClusterError::Object)?;
-    let types = object.types.clone().unwrap_or_default();
-    let name = object.name_any();
-    let kind = GroupVersionKind::try_from(&types).map_err(|_| ManagedClusterError::NoKind(name.clone()))?;
-    let resource = ApiResource::from_gvk(&kind);
-    let api: Api<DynamicObject> = match object.namespace() {
-        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
-    };
-    let owner = object.labels().get(MANAGED_BY).map_or(OWNER, String::as_str);
-    let (parameters, patch) = (PatchParams::apply(owner).force(), Patch::Apply(&object));
-    tokio::time::timeout(REQUEST, api.patch(&name, &parameters, &patch))
-        .await
-        .map_err(|_| ManagedClusterError::TimedOut)?
-        .map_err(|cause| ManagedClusterError::Apply { object: format!("{} {name}", types.kind), cause })?;
+async fn apply(client: &kube::Client, object: &Value) -> Result<(), ManagedClusterError> {
+    let object = KubeObject::read(object)?;
+    let applied = object.apply(client, object.manager(OWNER));
+    tokio::time::timeout(REQUEST, applied).await.map_err(|_| ManagedClusterError::TimedOut)??;
     Ok(())
 }
 
