@@ -1,11 +1,14 @@
 //! `keelway fleet cluster`.
 
 use std::{
+    collections::BTreeSet,
     io::{BufRead, IsTerminal, Write},
+    pin::pin,
     time::Duration,
 };
 
 use clap::{Args, Subcommand, ValueEnum};
+use futures::{Stream, StreamExt, future::ready};
 use keelway_api::{condition, duration::Span};
 use keelway_fleet::{
     CLUSTER_READY, Work, WorkloadCluster,
@@ -13,10 +16,14 @@ use keelway_fleet::{
 };
 use kube::{
     Api, Error, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions},
+    api::{DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams, Preconditions},
+    runtime::{
+        WatchStreamExt, metadata_watcher,
+        watcher::{self, Event, watch_object},
+    },
 };
 use serde_json::json;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::{select, time::timeout};
 
 use super::{fleet_api::FleetArgument, print, session::runtime};
 use crate::{
@@ -24,9 +31,6 @@ use crate::{
     exit::{Code, CommandFailure},
     progress::ProgressLine,
 };
-
-/// How often a removal is checked.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// `keelway fleet cluster`.
 #[derive(Subcommand)]
@@ -113,8 +117,7 @@ async fn remove(
     }
     let progress = ProgressLine::of_terminal(global.quiet);
     let patience = Duration::from_secs(arguments.timeout.seconds());
-    if let Ok(gone) = timeout(patience, membership.until_gone(&cluster, &progress)).await {
-        gone?;
+    if timeout(patience, membership.until_gone(&cluster, &progress)).await.is_ok() {
         print(&format!("{object} removed\n"))?;
         return Ok(Code::Done);
     }
@@ -179,18 +182,35 @@ impl FleetMembership<'_> {
         Ok(works.items.len())
     }
 
-    async fn until_gone(&self, cluster: &WorkloadCluster, progress: &ProgressLine) -> Result<(), CommandFailure> {
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    /// Watches until the Cluster is gone, and shows how many objects are left. A watch that fails is started again.
+    async fn until_gone(&self, cluster: &WorkloadCluster, progress: &ProgressLine) {
+        let is_gone = |seen: &Option<WorkloadCluster>| seen.as_ref().is_none_or(|seen| seen.uid() != cluster.uid());
+        let changes = watch_object(self.clusters.clone(), self.name).default_backoff();
+        let mut gone = pin!(changes.filter_map(|seen| ready(seen.ok().filter(is_gone))));
+        let mut left = pin!(left(metadata_watcher(self.works.clone(), watcher::Config::default())));
         loop {
-            looks.tick().await;
-            let found = self.clusters.get_metadata_opt(self.name).await.map_err(CommandFailure::other)?;
-            if found.is_none_or(|found| found.uid() != cluster.uid()) {
-                return Ok(());
+            select! {
+                Some(_) = gone.next() => return,
+                Some(number) = left.next() => progress.show(&format!("{}: {number} objects are left", self.name)),
             }
-            progress.show(&format!("{}: {} objects are left", self.name, self.left().await?));
         }
     }
+}
+
+/// Returns the number of objects after each change.
+fn left(
+    changes: impl Stream<Item = watcher::Result<Event<PartialObjectMeta<Work>>>> + Send,
+) -> impl Stream<Item = usize> {
+    let changes = changes.default_backoff().filter_map(|change| ready(change.ok()));
+    changes.scan(BTreeSet::new(), |names, change| {
+        match change {
+            Event::Init => names.clear(),
+            Event::InitApply(work) | Event::Apply(work) => drop(names.insert(work.name_any())),
+            Event::Delete(work) => drop(names.remove(&work.name_any())),
+            Event::InitDone => {}
+        }
+        ready(Some(names.len()))
+    })
 }
 
 fn is_ready(cluster: &WorkloadCluster) -> bool {
