@@ -28,7 +28,8 @@ pub(crate) struct Agent {
 
 /// Applies the rights that ship, and those for one custom resource.
 pub(crate) async fn grant(admin: &Client) {
-    let rights = AgentRights { resources: vec!["widgets.example.com".to_owned()], ..AgentRights::default() };
+    let resources = ["widgets.example.com", "gadgets.example.com"].map(str::to_owned).into();
+    let rights = AgentRights { resources, ..AgentRights::default() };
     apply(&Api::<ClusterRole>::all(admin.clone()), json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": "keelway-fleet-agent" },
         "rules": agent_rules(&rights),

@@ -13,6 +13,7 @@ use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
+    runtime::wait::{await_condition, conditions},
 };
 use serde_json::{Value, json};
 
@@ -190,6 +191,18 @@ fn widget_kind() -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", "v1", "Widget"))
 }
 
+fn definition(plural: &str, kind: &str) -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{plural}.example.com") },
+        "spec": {
+            "group": "example.com", "scope": "Namespaced", "names": { "kind": kind, "plural": plural },
+            "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": {
+                "type": "object", "x-kubernetes-preserve-unknown-fields": true } } }],
+        },
+    })
+}
+
 /// A custom resource waits for its definition.
 pub(crate) async fn custom_resource(works: &Works, workload: &Client) {
     let widget = json!({
@@ -198,18 +211,28 @@ pub(crate) async fn custom_resource(works: &Works, workload: &Client) {
     works.put("widget", widget, json!({})).await;
     let message = works.reports("widget", "False", "KindNotServed").await;
     assert!(message.contains("Widget of example.com/v1"), "{message}");
-    let definition = json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": { "name": "widgets.example.com" },
-        "spec": {
-            "group": "example.com", "scope": "Namespaced", "names": { "kind": "Widget", "plural": "widgets" },
-            "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": {
-                "type": "object", "x-kubernetes-preserve-unknown-fields": true } } }],
-        },
-    });
-    works.put("definition", definition, json!({})).await;
+    works.put("definition", definition("widgets", "Widget"), json!({})).await;
     works.reports("widget", "True", "Applied").await;
     let widgets: Api<DynamicObject> = Api::namespaced_with(workload.clone(), "shop", &widget_kind());
     assert_eq!(widgets.get("w").await.unwrap().data["spec"]["size"], 3);
+}
+
+/// The definition of a kind is deleted in the cluster, and all resources with it. The agent carries out the order for one that it applied.
+pub(crate) async fn deletion_without_the_definition(works: &Works, workload: &Client) {
+    let definitions: Api<CustomResourceDefinition> = Api::all(workload.clone());
+    apply(&definitions, definition("gadgets", "Gadget")).await;
+    await_condition(definitions.clone(), "gadgets.example.com", conditions::is_crd_established()).await.unwrap();
+    let gadget = json!({
+        "apiVersion": "example.com/v1", "kind": "Gadget", "metadata": { "name": "g", "namespace": "shop" },
+    });
+    works.put("gadget", gadget, json!({})).await;
+    works.reports("gadget", "True", "Applied").await;
+    definitions.delete("gadgets.example.com", &DeleteParams::default()).await.unwrap();
+    await_condition(definitions, "gadgets.example.com", |found: Option<&CustomResourceDefinition>| found.is_none())
+        .await
+        .unwrap();
+    works.delete("gadget").await;
+    works.is_gone("gadget").await;
 }
 
 /// An order deletes what the agent applied, and nothing else.

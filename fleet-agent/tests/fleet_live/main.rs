@@ -99,6 +99,7 @@ async fn serve() {
     cases::drift_is_reported(&works, &workload).await;
     cases::custom_resource(&works, &workload).await;
     cases::deletion(&works, &workload).await;
+    cases::deletion_without_the_definition(&works, &workload).await;
     another_cluster_is_refused(&fleet_plane, &fleet).await;
     println!("{:>7} KiB of anonymous memory", agent.memory());
     metrics(&agent).await;
