@@ -1,4 +1,4 @@
-//! A cluster with one worker hosts another fleet, whose control plane is installed with the commands of the documentation.
+//! A cluster with one worker hosts another fleet of three replicas, whose control plane is installed with the commands of the documentation.
 
 use std::fs;
 
@@ -9,9 +9,12 @@ use crate::Member;
 
 /// The namespace of the control plane. The agent has the default one.
 const NAMESPACE: &str = "hosted-fleet";
-/// The worker that runs it, and its directory for the etcd member.
+/// The worker that runs it, and the directory of the etcd members.
 const WORKER: &str = "w1";
-const VOLUME: &str = "/var/lib/hosted-fleet/etcd-0";
+const VOLUMES: &str = "/var/lib/hosted-fleet";
+const REPLICAS: usize = 3;
+/// The label that keeps replicas apart.
+const HOST_NAME: &str = "kubernetes.io/hostname";
 /// The label of the Secret with the documents of the fleet.
 const DOCUMENTS: &str = "fleet.keelway.dev/documents";
 
@@ -30,6 +33,7 @@ pub(crate) fn a_cluster_hosts_a_fleet(setting: &WorkerFleet, member: &Member) {
     host.is_ready();
     let fleet = host.fleet();
     host.serves(&fleet);
+    host.survives_the_loss_of_replicas(&fleet);
     host.the_same_command_changes_nothing();
     host.a_run_without_the_secrets_is_refused(&fleet);
     host.uninstall();
@@ -66,7 +70,8 @@ impl FleetHosting<'_> {
 
     fn manifests(&self, more: &[&str], stdin: &[u8]) -> Vec<u8> {
         let command = ["fleet", "manifests", "--namespace", NAMESPACE, "--service-type", "node-port"];
-        let command = [&command[..], &["--endpoint", &self.endpoint], more].concat();
+        let replicas = REPLICAS.to_string();
+        let command = [&command[..], &["--endpoint", &self.endpoint, "--replicas", &replicas], more].concat();
         self.keelway(&command, stdin).succeeded().stdout
     }
 
@@ -78,10 +83,13 @@ impl FleetHosting<'_> {
         self.kubectl.run_with(&["apply", "-f", "-"], manifests)
     }
 
-    /// The cluster provides no volumes by itself.
+    /// The cluster provides no volumes by itself, and its one node stands for three: a node without a host name can run several replicas.
     fn install(&self) {
-        let _ = self.setting.worker(WORKER).shell(&format!("mkdir -p {VOLUME}")).succeeded();
-        self.kubectl.apply(&volume());
+        for member in 0..REPLICAS {
+            let _ = self.setting.worker(WORKER).shell(&format!("mkdir -p {VOLUMES}/{member}")).succeeded();
+            self.kubectl.apply(&volume(member));
+        }
+        let _ = self.kubectl.run(&["label", "node", WORKER, &format!("{HOST_NAME}-")]).succeeded();
         let _ = self.apply(&self.manifests(&[], &[])).succeeded();
     }
 
@@ -100,6 +108,34 @@ impl FleetHosting<'_> {
             }
             println!("{:>7} ms  {reason}", waited.succeeded().took.as_millis());
         }
+        self.all_replicas_run(&[
+            "statefulset/etcd",
+            "deployment/kube-apiserver",
+            "deployment/keelway-fleet-controller",
+        ]);
+    }
+
+    fn all_replicas_run(&self, workloads: &[&str]) {
+        let limit = format!("--timeout={}s", deadline::KUBERNETES.as_secs());
+        for workload in workloads {
+            let status = self.in_namespace(&["rollout", "status", workload, &limit]).succeeded();
+            println!("{:>7} ms  {}", status.took.as_millis(), status.text());
+        }
+    }
+
+    /// The fleet stores objects while a member of etcd and an API server are away, and their pods come back with what they had.
+    fn survives_the_loss_of_replicas(&self, fleet: &Kubectl) {
+        for name in ["etcd", "kube-apiserver"] {
+            let first = "jsonpath={.items[0].metadata.name}";
+            let label = format!("app.kubernetes.io/name={name}");
+            let pod = self.in_namespace(&["get", "pods", "-l", &label, "-o", first]).succeeded().text().to_owned();
+            let _ = self.in_namespace(&["delete", "pod", &pod, "--wait=false", "--grace-period=1"]).succeeded();
+            let stored = format!("stored-without-{pod}");
+            deadline::until(&stored, deadline::KUBERNETES, || {
+                self.within(|| fleet.run(&["create", "configmap", &stored]).code() == 0)
+            });
+        }
+        self.all_replicas_run(&["statefulset/etcd", "deployment/kube-apiserver"]);
     }
 
     /// An administrator's client. Connect with it from the worker.
@@ -167,25 +203,28 @@ impl FleetHosting<'_> {
         let left = || self.in_namespace(&["get", "all,secrets,persistentvolumeclaims", "-o", "name"]).succeeded();
         deadline::until("nothing is left", deadline::KUBERNETES, || left().text().is_empty());
         let _ = self.kubectl.run(&["delete", "namespace", NAMESPACE]).succeeded();
-        let _ = self.kubectl.run(&["delete", "persistentvolume", NAMESPACE]).succeeded();
+        for member in 0..REPLICAS {
+            let _ = self.kubectl.run(&["delete", "persistentvolume", &format!("{NAMESPACE}-{member}")]).succeeded();
+        }
+        let _ = self.kubectl.run(&["label", "node", WORKER, &format!("{HOST_NAME}={WORKER}")]).succeeded();
     }
 }
 
-fn volume() -> String {
+fn volume(member: usize) -> String {
     format!(
         "
 apiVersion: v1
 kind: PersistentVolume
-metadata: {{name: {NAMESPACE}}}
+metadata: {{name: {NAMESPACE}-{member}}}
 spec:
   capacity: {{storage: 8Gi}}
   accessModes: [ReadWriteOnce]
   persistentVolumeReclaimPolicy: Retain
-  local: {{path: {VOLUME}}}
+  local: {{path: {VOLUMES}/{member}}}
   nodeAffinity:
     required:
       nodeSelectorTerms:
-      - matchExpressions: [{{key: kubernetes.io/hostname, operator: In, values: [{WORKER}]}}]
+      - matchExpressions: [{{key: kubernetes.io/os, operator: Exists}}]
 "
     )
 }
