@@ -22,6 +22,7 @@ pub mod https;
 pub mod keelway;
 pub mod kubectl;
 pub mod leak_patterns;
+pub mod linearizability;
 pub mod listening;
 pub mod load;
 pub mod machine;
