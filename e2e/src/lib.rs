@@ -19,6 +19,7 @@ pub mod fake_machine;
 pub mod host;
 pub mod http_proxy;
 pub mod https;
+pub mod interruption;
 pub mod keelway;
 pub mod kubectl;
 pub mod leak_patterns;

@@ -85,7 +85,7 @@ impl Visit for FieldVisitor {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         match field.name() {
             "message" => self.message = format!("{value:?}"),
-            "action" => {
+            "action" | "order" => {
                 let _ = write!(self.rest, "{value:?} ");
             }
             _ => {}

@@ -2,10 +2,13 @@
 
 use std::{collections::BTreeSet, fs};
 
-use keelway_e2e::{ReachMode, TestControlPlane, TestFleet, TestMachine, host::on_own_host, machine::find, process};
+use keelway_e2e::{
+    ReachMode, TestControlPlane, TestFleet, TestMachine, host::on_own_host, interruption::cut_off, machine::find,
+    process,
+};
 use rustix::process::Signal;
 
-use crate::{files, interrupted, keys, life, look, recovery, settled, workload};
+use crate::{files, keys, life, look, recovery, settled, workload};
 
 #[test]
 fn runtimes_behind_proxies() {
@@ -23,7 +26,7 @@ fn scenario() {
     machines.iter().for_each(holds_nothing);
 
     let injected = driver.run(&["cluster", "inject", "--name", "c1"], &text).succeeded().stdout;
-    let cut = CUTS.into_iter().fold(injected, |text, point| interrupted::cut_off(driver, point, text));
+    let cut = CUTS.into_iter().fold(injected, |text, point| cut_off(driver, point, text));
     let text = driver.run(&["reconcile"], &cut).succeeded().stdout;
     let plane = life::with_kubeconfig(driver, text);
     for machine in &machines {

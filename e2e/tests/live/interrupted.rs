@@ -1,17 +1,9 @@
 //! Passes that are interrupted on real machines, and that restart components: there are no agents.
 
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-};
+use std::fs;
 
 use keelway_api::Documents;
-use keelway_e2e::{
-    FinishedCommand, Keelway, TestControlPlane, TestFleet, TestMachine,
-    failpoint::{FailpointSelector, FailpointSignal},
-    host::on_own_host,
-};
+use keelway_e2e::{TestControlPlane, TestFleet, TestMachine, host::on_own_host, interruption::cut_off};
 use rustix::process::Signal;
 
 use crate::recovery;
@@ -74,43 +66,4 @@ fn scenario() {
         assert_eq!(machine.sandboxes(), (0, 0));
         assert!(!machine.path("/var/lib/keelway").exists());
     }
-}
-
-/// Runs `reconcile` until a failpoint, and returns the documents to continue from.
-pub(crate) fn cut_off(keelway: &Keelway, (signal, at): (Signal, &str), text: Vec<u8>) -> Vec<u8> {
-    let ran = keelway.interrupt(
-        &["reconcile"],
-        &text,
-        &FailpointSignal { signal, at: FailpointSelector::First(at.to_owned()) },
-    );
-    println!("            {signal:?} at {at:?}");
-    if signal == Signal::KILL { killed(&ran, text, &keelway.state()) } else { terminated(&ran, &text) }
-}
-
-/// After SIGTERM, stdout has documents with all keys of the input.
-fn terminated(ran: &FinishedCommand, before: &[u8]) -> Vec<u8> {
-    assert_eq!(ran.code(), 143, "{}", ran.stderr);
-    assert!(ran.stderr.contains("stopped; to continue, run the command again on the documents"), "{}", ran.stderr);
-    let (before, after) = (Documents::read(before).unwrap(), Documents::read(&ran.stdout).unwrap());
-    assert!(before.secrets.iter().all(|(name, secret)| after.secrets.get(name) == Some(secret)));
-    ran.stdout.clone()
-}
-
-/// After SIGKILL, the file that the program named is complete. If the program named no file, it had saved and done nothing.
-fn killed(ran: &FinishedCommand, before: Vec<u8>, state: &Path) -> Vec<u8> {
-    assert_eq!((ran.code(), ran.stdout.len()), (137, 0));
-    let named = ran.stderr.lines().find_map(|line| {
-        line.strip_prefix("documents are kept in ")?.strip_suffix(" until they are written").map(PathBuf::from)
-    });
-    let Some(file) = named else {
-        println!("            it had saved nothing yet");
-        return before;
-    };
-    assert!(file.starts_with(state), "{}", file.display());
-    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    let text = fs::read(&file).unwrap();
-    let documents = Documents::read(&text).unwrap();
-    let known = Documents::read(&before).unwrap();
-    assert!(known.secrets.iter().all(|(name, secret)| documents.secrets.get(name) == Some(secret)));
-    text
 }
