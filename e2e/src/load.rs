@@ -2,6 +2,7 @@
 //! number of requests, the failures and the longest times.
 
 mod client;
+mod recorded;
 
 use std::{
     fmt,
@@ -14,7 +15,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base64::{Engine, engine::general_purpose::STANDARD};
 use futures::future::join_all;
 use http::Method;
 use serde_json::{Value, json};
@@ -22,7 +22,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Kubectl, deadline};
-use client::{KeepAliveConnection, LoadClient, LoadCredentials};
+use client::{KeepAliveConnection, LoadClient, RequestResult};
+pub use recorded::{RecordedLoad, RecordedReport};
 
 /// The time for which a client retries. The documentation of ingresses states it.
 pub const WINDOW: Duration = Duration::from_secs(15);
@@ -75,27 +76,13 @@ struct LoadState {
 impl Load {
     /// Starts a load as the user of a kubeconfig, on all servers that the kubeconfig names.
     pub fn start(kubectl: &Kubectl) -> Self {
-        let config = kubectl.kubeconfig();
-        let servers: Vec<SocketAddr> = config["clusters"].as_array().unwrap().iter().map(address).collect();
-        Self::on(&servers, kubectl)
+        Self::on(&servers(&kubectl.kubeconfig()), kubectl)
     }
 
     /// Starts a load as the user of a kubeconfig, on servers that the network of the calling thread can reach.
     pub fn on(servers: &[SocketAddr], kubectl: &Kubectl) -> Self {
-        let config = kubectl.kubeconfig();
-        let value =
-            |list: &str, kind: &str, key: &str| STANDARD.decode(config[list][0][kind][key].as_str().unwrap()).unwrap();
-        let credentials = LoadCredentials {
-            authority: value("clusters", "cluster", "certificate-authority-data"),
-            certificate: value("users", "user", "client-certificate-data"),
-            key: value("users", "user", "client-key-data"),
-        };
-        Self::by(servers, &credentials)
-    }
-
-    fn by(servers: &[SocketAddr], credentials: &LoadCredentials) -> Self {
         let shared = Arc::new(LoadState {
-            client: LoadClient::new(servers, credentials),
+            client: LoadClient::of_user(servers, &kubectl.kubeconfig()),
             stop: CancellationToken::new(),
             written: AtomicU64::new(0),
             report: Mutex::new((Instant::now(), Report::default())),
@@ -152,6 +139,16 @@ impl Report {
         assert!(self.requests > 0, "{self}");
     }
 
+    /// Counts a request and its retries.
+    fn count(&mut self, request: &str, result: &RequestResult, took: Duration) {
+        self.retries += result.retries;
+        self.longest = self.longest.max(took);
+        match &result.answer {
+            Ok(_) => self.requests += 1,
+            Err(why) => self.failures.push(format!("{request}: {why}")),
+        }
+    }
+
     /// Returns the number of successful requests per second.
     pub fn rate(&self) -> f64 {
         f64::from(u32::try_from(self.requests).unwrap()) / self.took.as_secs_f64()
@@ -162,22 +159,38 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:>7} ms  load: {} requests ({:.0}/s), {} failed, {} retries; longest request {} ms, longest silence of the \
-             watch {} ms",
+            "{:>7} ms  load: {} requests ({:.0}/s), {} failed, {} retries; longest request {} ms",
             self.took.as_millis(),
             self.requests,
             self.rate(),
             self.failures.len(),
             self.retries,
             self.longest.as_millis(),
-            self.longest_silence.as_millis(),
-        )
+        )?;
+        if self.longest_silence.is_zero() {
+            return Ok(());
+        }
+        write!(f, ", longest silence of the watch {} ms", self.longest_silence.as_millis())
     }
 }
 
-fn address(cluster: &Value) -> SocketAddr {
-    let server = cluster["cluster"]["server"].as_str().unwrap();
-    server.strip_prefix("https://").unwrap().parse().unwrap()
+/// Returns the servers of a kubeconfig.
+fn servers(kubeconfig: &Value) -> Vec<SocketAddr> {
+    let address = |cluster: &Value| {
+        let server = cluster["cluster"]["server"].as_str().unwrap();
+        server.strip_prefix("https://").unwrap().parse().unwrap()
+    };
+    kubeconfig["clusters"].as_array().unwrap().iter().map(address).collect()
+}
+
+/// Calls a function at this interval until the load ends.
+async fn at_interval(pause: Duration, stop: &CancellationToken, mut request: impl AsyncFnMut()) {
+    let mut ticks = interval(pause);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while !stop.is_cancelled() {
+        ticks.tick().await;
+        request().await;
+    }
 }
 
 async fn run(shared: Arc<LoadState>) {
@@ -198,28 +211,11 @@ impl LoadState {
         Report { took: since.elapsed(), ..report }
     }
 
-    /// Sends a request at this interval until the load ends.
-    async fn each(&self, pause: Duration, mut request: impl AsyncFnMut()) {
-        let mut ticks = interval(pause);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !self.stop.is_cancelled() {
-            ticks.tick().await;
-            request().await;
-        }
-    }
-
     /// Sends one request, with retries until the window ends.
     async fn request(&self, kept: &mut KeepAliveConnection, method: Method, path: &str, body: &str) -> Option<Value> {
         let started = Instant::now();
         let asked = self.client.request(kept, method.clone(), path, body, WINDOW).await;
-        self.note(|report| {
-            report.retries += asked.retries;
-            report.longest = report.longest.max(started.elapsed());
-            match &asked.answer {
-                Ok(_) => report.requests += 1,
-                Err(why) => report.failures.push(format!("{method} {path}: {why}")),
-            }
-        });
+        self.note(|report| report.count(&format!("{method} {path}"), &asked, started.elapsed()));
         asked.answer.ok()
     }
 
@@ -239,7 +235,7 @@ impl LoadState {
 
     async fn writes(&self) {
         let (mut kept, mut number) = (KeepAliveConnection::new(0), 1);
-        self.each(PAUSE, async || {
+        at_interval(PAUSE, &self.stop, async || {
             number += 1;
             self.write(&mut kept, number).await;
         })
@@ -258,11 +254,11 @@ impl LoadState {
 
     async fn reads_on_a_kept_connection(&self, turn: usize) {
         let mut kept = KeepAliveConnection::new(turn);
-        self.each(PAUSE, async || self.read(&mut kept).await).await;
+        at_interval(PAUSE, &self.stop, async || self.read(&mut kept).await).await;
     }
 
     async fn reads_on_new_connections(&self, mut turn: usize) {
-        self.each(NEW_CONNECTIONS, async || {
+        at_interval(NEW_CONNECTIONS, &self.stop, async || {
             turn += 1;
             self.read(&mut KeepAliveConnection::new(turn)).await;
         })

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::{
@@ -31,10 +32,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The trusted authority, and the identity of the client, in PEM.
-pub(super) struct LoadCredentials {
-    pub(super) authority: Vec<u8>,
-    pub(super) certificate: Vec<u8>,
-    pub(super) key: Vec<u8>,
+struct LoadCredentials {
+    authority: Vec<u8>,
+    certificate: Vec<u8>,
+    key: Vec<u8>,
 }
 
 pub(super) struct LoadClient {
@@ -68,7 +69,20 @@ impl KeepAliveConnection {
 }
 
 impl LoadClient {
-    pub(super) fn new(servers: &[SocketAddr], credentials: &LoadCredentials) -> Self {
+    /// Returns the client of the user of a kubeconfig.
+    pub(super) fn of_user(servers: &[SocketAddr], kubeconfig: &Value) -> Self {
+        let value = |list: &str, kind: &str, key: &str| {
+            STANDARD.decode(kubeconfig[list][0][kind][key].as_str().unwrap()).unwrap()
+        };
+        let credentials = LoadCredentials {
+            authority: value("clusters", "cluster", "certificate-authority-data"),
+            certificate: value("users", "user", "client-certificate-data"),
+            key: value("users", "user", "client-key-data"),
+        };
+        Self::new(servers, &credentials)
+    }
+
+    fn new(servers: &[SocketAddr], credentials: &LoadCredentials) -> Self {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&credentials.authority) {
             roots.add(certificate.unwrap()).unwrap();
@@ -91,31 +105,32 @@ impl LoadClient {
         body: &str,
         window: Duration,
     ) -> RequestResult {
-        let started = Instant::now();
-        let mut retries = 0;
-        let mut pause = PAUSE;
-        loop {
-            let tried = timeout(TRY, self.once(kept, method.clone(), path, body)).await;
-            let why = match tried {
-                Ok(Ok(value)) => return RequestResult { answer: Ok(value), retries },
-                Ok(Err(error)) => format!("{error:#}"),
-                Err(_) => format!("no answer within {TRY:?}"),
-            };
-            kept.sender = None;
-            kept.turn += 1;
-            if started.elapsed() + pause > window {
-                return RequestResult { answer: Err(why), retries };
-            }
-            retries += 1;
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
+        retry(kept, window, async |kept| self.attempt(kept, &method, path, body).await).await
+    }
+
+    /// Sends a request once. After an error, the next request uses another server.
+    pub(super) async fn attempt(
+        &self,
+        kept: &mut KeepAliveConnection,
+        method: &Method,
+        path: &str,
+        body: &str,
+    ) -> Result<Value, String> {
+        let tried = timeout(TRY, self.once(kept, method, path, body)).await;
+        let why = match tried {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => format!("{error:#}"),
+            Err(_) => format!("no answer within {TRY:?}"),
+        };
+        kept.sender = None;
+        kept.turn += 1;
+        Err(why)
     }
 
     async fn once(
         &self,
         kept: &mut KeepAliveConnection,
-        method: Method,
+        method: &Method,
         path: &str,
         body: &str,
     ) -> anyhow::Result<Value> {
@@ -126,14 +141,16 @@ impl LoadClient {
         let answer = sender.send_request(request(method, path, body)?).await?;
         let status = answer.status();
         let text = answer.into_body().collect().await?.to_bytes();
-        ensure!(matches!(status, StatusCode::OK | StatusCode::CREATED), "{status}: {}", String::from_utf8_lossy(&text));
+        let is_good = matches!(status, StatusCode::OK | StatusCode::CREATED)
+            || (*method == Method::DELETE && status == StatusCode::NOT_FOUND);
+        ensure!(is_good, "{status}: {}", String::from_utf8_lossy(&text));
         Ok(serde_json::from_slice(&text)?)
     }
 
     pub(super) async fn watch(&self, turn: usize, path: &str) -> anyhow::Result<WatchLines> {
         let open = async {
             let mut sender = self.connect(turn).await?;
-            let answer = sender.send_request(request(Method::GET, path, "")?).await?;
+            let answer = sender.send_request(request(&Method::GET, path, "")?).await?;
             ensure!(answer.status() == StatusCode::OK, "{}", answer.status());
             Ok(WatchLines { body: answer.into_body(), read: Vec::new(), _sender: sender })
         };
@@ -172,7 +189,30 @@ impl WatchLines {
     }
 }
 
-fn request(method: Method, path: &str, body: &str) -> anyhow::Result<Request<Full<Bytes>>> {
+/// Repeats an attempt with back-off until one succeeds or the window ends.
+pub(super) async fn retry(
+    kept: &mut KeepAliveConnection,
+    window: Duration,
+    mut attempt: impl AsyncFnMut(&mut KeepAliveConnection) -> Result<Value, String>,
+) -> RequestResult {
+    let started = Instant::now();
+    let mut retries = 0;
+    let mut pause = PAUSE;
+    loop {
+        let why = match attempt(kept).await {
+            Ok(value) => return RequestResult { answer: Ok(value), retries },
+            Err(why) => why,
+        };
+        if started.elapsed() + pause > window {
+            return RequestResult { answer: Err(why), retries };
+        }
+        retries += 1;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+fn request(method: &Method, path: &str, body: &str) -> anyhow::Result<Request<Full<Bytes>>> {
     let builder = Request::builder().method(method).uri(format!("https://kubernetes{path}"));
     let builder = builder.header(header::CONTENT_TYPE, "application/apply-patch+yaml");
     Ok(builder.body(Full::new(Bytes::from(body.to_owned())))?)

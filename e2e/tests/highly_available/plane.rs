@@ -22,8 +22,14 @@ pub(crate) struct Plane<'a> {
 impl<'a> Plane<'a> {
     /// Creates a cluster with three replicas of each role on private machines and two ingresses.
     pub(crate) fn new(world: &'a TestFleet, machines: &[u8]) -> Self {
+        Self::with_replicas(world, machines, ["3", "3", "2"])
+    }
+
+    /// Creates a cluster with these numbers of etcd members, control planes and ingresses.
+    pub(crate) fn with_replicas(world: &'a TestFleet, machines: &[u8], replicas: [&str; 3]) -> Self {
         let keelway = &world.keelway;
-        let size = ["--etcd-replicas", "3", "--control-plane-replicas", "3", "--ingress-replicas", "2"];
+        let [etcd, control_plane, ingress] = replicas;
+        let size = ["--etcd-replicas", etcd, "--control-plane-replicas", control_plane, "--ingress-replicas", ingress];
         let inject = [&["cluster", "inject", "--name", "c1"][..], &size].concat();
         let injected = keelway.run(&inject, machines).succeeded().stdout;
         let text = keelway.run(&["reconcile"], &injected).succeeded().stdout;

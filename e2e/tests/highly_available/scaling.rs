@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use keelway_api::role::Role;
 use keelway_e2e::load::Load;
 
-use crate::plane::Plane;
+use crate::{plane::Plane, store::Store};
 
 /// etcd is scaled down to one member and up again: learners are promoted, the leader moves, and API servers follow.
 pub(crate) fn members_change(plane: &mut Plane<'_>) {
@@ -17,6 +17,7 @@ pub(crate) fn members_change(plane: &mut Plane<'_>) {
         assert_eq!(plane.of_role(Role::Etcd).len(), replicas as usize);
         let store = plane.cluster().status.as_ref().unwrap().etcd.as_ref().unwrap();
         assert_eq!((store.members.len(), &store.change), (replicas as usize, &None));
+        assert_eq!(Store::of(plane).voters().len(), replicas as usize);
     }
     load.end().assert_good();
 }

@@ -1,6 +1,6 @@
 //! Queries the etcd members one by one.
 
-use std::{fs, os::unix::fs::OpenOptionsExt, path::PathBuf, process::Command};
+use std::{collections::BTreeSet, fs, os::unix::fs::OpenOptionsExt, path::PathBuf, process::Command};
 
 use keelway_api::{Component, documents::SecretName, role::Role};
 use keelway_cri::testing::cache;
@@ -36,18 +36,44 @@ impl<'a> Store<'a> {
 
     /// Returns the status that a member reports, or none if it does not respond.
     fn status(&self, member: &Component) -> Option<Value> {
+        Some(self.etcdctl(member, &["endpoint", "status"])?[0]["Status"].clone())
+    }
+
+    /// Returns the names of all voters, as a majority confirms them. Fails the test if there is a learner.
+    pub(crate) fn voters(&self) -> BTreeSet<String> {
+        let list = self.etcdctl(self.leader(), &["member", "list"]).unwrap();
+        let name = |member: &Value| {
+            assert!(!member["isLearner"].as_bool().unwrap_or_default(), "{list}");
+            member["name"].as_str().unwrap().to_owned()
+        };
+        list["members"].as_array().unwrap().iter().map(name).collect()
+    }
+
+    /// Runs `etcdctl` beside a member, and returns its output, or none if it fails.
+    fn etcdctl(&self, member: &Component, arguments: &[&str]) -> Option<Value> {
+        let mut command = self.client(&self.endpoint(member));
+        let ran = self.plane.machine(member).run(command.args(arguments).arg("--write-out=json"));
+        (ran.code() == 0).then(|| ran.json())
+    }
+
+    /// Returns the URL at which clients reach a member.
+    pub(crate) fn endpoint(&self, member: &Component) -> String {
         let name = (&member.spec.cluster_id, member.spec.name().unwrap());
         let all = probes(&self.plane.documents).unwrap();
         let of_member =
             |component: &keelway_api::name::PodName| (&component.cluster, component.component.clone()) == name;
         let probe = all.iter().find(|probe| of_member(&probe.component)).unwrap();
+        format!("https://{}", probe.address)
+    }
+
+    /// Returns `etcdctl` with the credentials of the driver.
+    pub(crate) fn client(&self, endpoint: &str) -> Command {
         let mut command = Command::new(cache().unwrap().join("bin/etcdctl"));
-        command.arg(format!("--endpoints=https://{}", probe.address));
+        command.arg(format!("--endpoints={endpoint}"));
         for (flag, path) in &self.identity {
             command.arg(flag).arg(path);
         }
-        let ran = self.plane.machine(member).run(command.args(["endpoint", "status", "--write-out=json"]));
-        if ran.code() == 0 { Some(ran.json()[0]["Status"].clone()) } else { None }
+        command
     }
 
     /// Returns the leader.

@@ -10,13 +10,14 @@ pub(crate) struct Demand {
 
 /// The long test binaries, the longest first, so that only short ones remain for the end of the run. The load is about the value in
 /// `target/test-times.tsv`, with a reserve for moments in which a live suite needs more.
-const MEASURED: [(&str, Demand); 25] = [
+const MEASURED: [(&str, Demand); 26] = [
     // The load of these two is that of their memory: the images of each machine are in memory, and three fleets at once do not fit.
     ("e2e fleet", live(130)),
     ("e2e hostile_hosts", live(130)),
     ("e2e live", live(70)),
     ("e2e highly_available", live(80)),
     ("e2e interrupted_on_fake", live(100)),
+    ("e2e stores", live(80)),
     ("e2e worker_outages", live(60)),
     ("e2e simulation", computing()),
     ("e2e workers", live(70)),

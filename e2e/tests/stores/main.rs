@@ -1,0 +1,65 @@
+//! The etcd of a highly available cluster loses processes, data and machines, one case after the other, while clients write, read and list real
+//! objects. In each case, every acknowledged write is there, and reads and lists are linearizable. Where an API server and a majority of the
+//! members remain, no request fails.
+//!
+//! It needs what the tests of `live` need.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test's functions fail by panicking, and print their timings"
+)]
+
+#[expect(dead_code, reason = "the test of high availability uses the rest")]
+#[path = "../highly_available/ingress.rs"]
+mod ingress;
+mod interrupted;
+mod machines;
+mod passes;
+#[expect(dead_code, reason = "the test of high availability uses the rest")]
+#[path = "../highly_available/plane.rs"]
+mod plane;
+mod processes;
+#[expect(dead_code, reason = "the test of high availability uses the rest")]
+#[path = "../highly_available/store.rs"]
+mod store;
+
+use std::time::Instant;
+
+use keelway_e2e::{MachineFacts, ReachMode, TestFleet, host::on_own_host, machine::millis};
+use plane::Plane;
+
+/// etcd members, API servers and ingresses. One private machine has no member, so that a lost one is replaced there.
+const REPLICAS: [&str; 3] = ["3", "2", "1"];
+const PRIVATE_MACHINES: &str = "4";
+
+/// Each case leaves a settled cluster of three members, with all machines.
+const CASES: [(&str, fn(&mut Plane<'_>)); 5] = [
+    ("all members are killed at once", processes::all_are_killed),
+    ("two of three members are killed by turns", processes::two_are_killed_by_turns),
+    ("a member loses its process and its data", processes::one_loses_its_data),
+    ("a machine is lost for good, and returns", machines::one_is_lost),
+    ("the driver is killed at each order to the store", interrupted::drain_is_cut_off),
+];
+
+#[test]
+fn stores() {
+    on_own_host("stores", scenario);
+}
+
+fn scenario() {
+    let mut world = TestFleet::new("e2estor");
+    let host = MachineFacts::on_host(&world.fleet);
+    let machines = world.create_reached(ReachMode::Network, "1", PRIVATE_MACHINES);
+    let mut plane = Plane::with_replicas(&world, &machines, REPLICAS);
+    for (name, case) in CASES {
+        let started = Instant::now();
+        println!("-- {name}");
+        case(&mut plane);
+        println!("{}  {name}", millis(started.elapsed()));
+    }
+    plane.delete();
+    let _ = world.keelway.run(&["hypervisor", "local", "destroy"], &plane.text).succeeded();
+    let difference = host.difference(&MachineFacts::on_host(&world.fleet));
+    assert!(difference.is_empty(), "not as it was found:\n{difference}");
+}
