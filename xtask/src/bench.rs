@@ -12,13 +12,17 @@ const ROUNDS: usize = 7;
 /// Runs the benchmark that the first argument names. The other arguments are its options.
 pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
     match arguments.next().as_deref() {
-        // These measure control planes, workers, both, and hypervisors.
-        Some(benchmark @ ("start" | "join" | "failover" | "agent")) => shipped::run(benchmark, ROUNDS, arguments),
+        // These measure control planes, workers, both, hypervisors, and etcd members.
+        Some(benchmark @ ("start" | "join" | "failover" | "agent" | "stores")) => {
+            shipped::run(benchmark, ROUNDS, arguments)
+        }
         // The default is one round, because each figure is measured with a thousand clusters.
         Some("manager") => shipped::run("manager", 1, arguments),
         Some("vpn") => vpn::run(arguments),
         Some("fleet") => fleet::run(arguments),
-        Some(other) => bail!("unknown benchmark {other}; must be start, join, failover, agent, manager, vpn or fleet"),
-        None => bail!("no benchmark was given; must be start, join, failover, agent, manager, vpn or fleet"),
+        Some(other) => {
+            bail!("unknown benchmark {other}; must be start, join, failover, agent, stores, manager, vpn or fleet")
+        }
+        None => bail!("no benchmark was given; must be start, join, failover, agent, stores, manager, vpn or fleet"),
     }
 }

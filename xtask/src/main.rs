@@ -43,6 +43,7 @@ usage: cargo xtask images [--missing] [--own | --others] [--no-tests | --conform
        cargo xtask bench join [--rounds N]
        cargo xtask bench failover [--rounds N]
        cargo xtask bench agent [--rounds N]
+       cargo xtask bench stores [--rounds N]
        cargo xtask bench vpn [--rounds N] [--seconds S]
        cargo xtask bench fleet [--rounds N] [--clusters N[,N..]] [--objects N[,N..]]
 
@@ -91,6 +92,11 @@ bench agent measures requests to a runtime through its machine's agent, compared
 hundred agents on a network, and writes the table of docs/performance.md. It creates local hypervisors and namespaces and requires root.
 
   --rounds N     the number of runs of both ways, and of restarts of the agents (7)
+
+bench stores measures the replacement of an etcd member whose database has 100 MiB, and a snapshot of it, compared with the same steps by
+hand with etcdctl, and writes the table of docs/performance.md if the machine is quiet. It creates local hypervisors and requires root.
+
+  --rounds N     the number of replacements and snapshots on each side (7)
 
 bench vpn compares the VPN with others and writes the table of docs/performance.md. It creates network namespaces and requires root.
 
