@@ -11,6 +11,7 @@ pub use crate::class_status::{ClassImagesSpec, ClassStatus};
 
 use crate::{
     Newer,
+    allowed_sink::AllowedSinkSpec,
     duration::Span,
     hypervisor::SecretReference,
     quantity::{Cpu, Memory},
@@ -54,6 +55,10 @@ pub struct ClusterClassSpec {
     /// The Kubernetes releases that Clusters may run. The default is all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub versions: Vec<String>,
+    /// The places where Clusters may store snapshots (`spec.etcd.snapshots.sink`). The manager writes there. The default is
+    /// none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub snapshot_sinks: Vec<AllowedSinkSpec>,
     /// Fields of a newer release.
     #[serde(skip)]
     pub newer: Newer,
@@ -108,6 +113,9 @@ pub struct LivesSpec {
     /// The lifetime of certificate authorities.
     #[serde(default, rename = "authorityTTL", skip_serializing_if = "Option::is_none")]
     pub authority_ttl: Option<Span>,
+    /// How long after the end of its certificate a worker can renew it.
+    #[serde(default, rename = "workerGrace", skip_serializing_if = "Option::is_none")]
+    pub worker_grace: Option<Span>,
 }
 
 /// The arguments that Clusters may set for their components, by name without dashes. If a role has no list, all arguments in

@@ -1,6 +1,7 @@
 //! The types of Keelway: resource types, documents, names, releases, roles, machine configs. No IO.
 
 mod across;
+pub mod allowed_sink;
 pub mod argument;
 pub mod change;
 pub mod class;

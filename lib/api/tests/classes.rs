@@ -130,6 +130,63 @@ fn amounts_and_lives_are_within_the_limits_of_a_class() {
 }
 
 #[test]
+fn a_worker_cannot_renew_its_certificate_for_longer_than_its_class_allows() {
+    let class = "apiVersion: keelway.dev/v1alpha1\nkind: ClusterClass\nmetadata: {name: strict}\nspec:\n  limits: \
+                 {minTTL: {workerGrace: 1h}, maxTTL: {workerGrace: 720h}}\n";
+    let told =
+        |spec: &str| told(&format!("---\n{class}{}", cluster("c1", "team-a", &format!("className: strict{spec}"))));
+    assert_eq!(told(", certificates: {workerGrace: 720h}"), [""; 0]);
+    let long = "spec.certificates.workerGrace: 2160h is longer than its ClusterClass allows; write 720h or less";
+    assert_eq!(told(""), [long], "the default is longer");
+    let short = "spec.certificates.workerGrace: 0s is shorter than its ClusterClass allows; write 1h or more";
+    assert_eq!(told(", certificates: {workerGrace: 0s}"), [short]);
+}
+
+const DIRECTORY: &str = "etcd: {snapshots: {sink: {directory: {path: /srv/snapshots/team-a}}}}";
+
+#[test]
+fn snapshots_are_stored_only_where_the_class_allows() {
+    let refused = |classes: &str, spec: &str| {
+        let found =
+            read(&format!("{classes}{}", cluster("c1", "team-a", spec))).map_or_else(|faults| faults.0, |_| Vec::new());
+        found.into_iter().map(|fault| format!("{}: {}; {}", fault.field, fault.problem, fault.help)).collect::<Vec<_>>()
+    };
+    let problem = "is not a place for snapshots that its ClusterClass allows";
+    let none = format!(
+        "spec.etcd.snapshots.sink.directory.path: {problem}; remove spec.etcd.snapshots, or ask the operator of Keelway to add the \
+         place to snapshotSinks of the class"
+    );
+    assert_eq!(refused(CLASSES, DIRECTORY), [none], "a class without sinks allows none");
+    let sinks = "spec:\n  snapshotSinks: [{directory: {path: /srv/snapshots}}, {s3: {endpoint: 'https://s3.example.com', bucket: \
+                 backups, prefix: team-a}}]\n  namespaces: [team-a]\n";
+    let classes = CLASSES.replacen("spec:\n  namespaces: [team-a]\n", sinks, 1);
+    assert_eq!(refused(&classes, DIRECTORY), [""; 0]);
+    let other = format!(
+        "spec.etcd.snapshots.sink.directory.path: {problem}; use one of these, or a place below: directory /srv/snapshots, bucket \
+         backups of https://s3.example.com with prefix team-a"
+    );
+    assert_eq!(refused(&classes, &DIRECTORY.replace("/srv/snapshots", "/etc")), [other]);
+    let bucket = |prefix: &str| {
+        let secret = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: store, namespace: team-a}\nstringData: {accessKeyID: a, \
+                      secretAccessKey: b}\n";
+        let spec = format!(
+            "etcd: {{snapshots: {{sink: {{s3: {{endpoint: 'https://s3.example.com', bucket: backups, prefix: {prefix}, \
+             credentialsSecret: {{name: store}}}}}}}}}}"
+        );
+        refused(&format!("{classes}{secret}"), &spec)
+    };
+    assert_eq!(bucket("team-a/c1"), [""; 0]);
+    assert_eq!(bucket("team-b").len(), 1);
+}
+
+#[test]
+fn snapshots_are_stored_anywhere_without_classes() {
+    let machines = CLASSES.split_once("kind: Hypervisor").unwrap().1;
+    let machines = format!("apiVersion: keelway.dev/v1alpha1\nkind: Hypervisor{machines}");
+    assert!(read(&(machines + &cluster("c1", "team-a", DIRECTORY))).is_ok());
+}
+
+#[test]
 fn a_namespace_has_no_more_clusters_than_its_class_allows() {
     let three: String = ["c1", "c2", "c3"].map(|name| cluster(name, "team-a", "")).concat();
     assert_eq!(

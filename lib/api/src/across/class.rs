@@ -168,6 +168,7 @@ fn class_violations(class: &ClusterClass, cluster: &Cluster) -> Vec<Fault> {
     found.extend(lives(class.spec.limits, cluster));
     found.extend(images(class, cluster));
     found.extend(arguments(class, cluster));
+    found.extend(snapshot_sink(class, cluster));
     let versions = &class.spec.versions;
     if !versions.is_empty() && !versions.contains(&cluster.spec.version) {
         let problem = format!("{} is not allowed by its ClusterClass", cluster.spec.version);
@@ -234,6 +235,7 @@ fn lives(limits: LimitsSpec, cluster: &Cluster) -> Vec<Fault> {
         ("workerTTL", own.worker_ttl, least.worker_ttl, most.worker_ttl),
         ("adminTTL", own.admin_ttl, least.admin_ttl, most.admin_ttl),
         ("authorityTTL", own.authority_ttl, least.authority_ttl, most.authority_ttl),
+        ("workerGrace", own.worker_grace, least.worker_grace, most.worker_grace),
     ];
     let fault = |(field, own, least, most): (&str, Span, Option<Span>, Option<Span>)| {
         let (how, bound) = match (least.filter(|least| own < *least), most.filter(|most| own > *most)) {
@@ -244,7 +246,10 @@ fn lives(limits: LimitsSpec, cluster: &Cluster) -> Vec<Fault> {
         let problem = format!("{own} is {how} than its ClusterClass allows");
         Some(Fault::of(format!("spec.certificates.{field}"), problem, bound))
     };
-    each.into_iter().filter_map(fault).collect()
+    // A fleet has no workers, and cannot set this field.
+    let is_of_use =
+        |(field, ..): &(&str, Span, Option<Span>, Option<Span>)| *field != "workerGrace" || !cluster.spec.is_fleet();
+    each.into_iter().filter(is_of_use).filter_map(fault).collect()
 }
 
 fn images(class: &ClusterClass, cluster: &Cluster) -> Vec<Fault> {
@@ -285,4 +290,23 @@ fn arguments(class: &ClusterClass, cluster: &Cluster) -> Vec<Fault> {
             .collect()
     };
     given.into_iter().flat_map(of_role).collect()
+}
+
+/// Checks where the manager stores snapshots for the Cluster.
+fn snapshot_sink(class: &ClusterClass, cluster: &Cluster) -> Option<Fault> {
+    let sink = &cluster.spec.etcd.snapshots.as_ref()?.sink;
+    let allowed = &class.spec.snapshot_sinks;
+    if allowed.iter().any(|place| place.allows(sink)) {
+        return None;
+    }
+    let places = allowed.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let help = if places.is_empty() {
+        "remove spec.etcd.snapshots, or ask the operator of Keelway to add the place to snapshotSinks of the class"
+            .to_owned()
+    } else {
+        format!("use one of these, or a place below: {places}")
+    };
+    let field = if sink.directory.is_some() { "directory.path" } else { "s3" };
+    let problem = "is not a place for snapshots that its ClusterClass allows";
+    Some(Fault::of(format!("spec.etcd.snapshots.sink.{field}"), problem, help))
 }

@@ -8,6 +8,7 @@ use super::{
     forms::{CPU, LABEL, MEMORY, SPAN, subdomain},
     name,
     schema::extend,
+    snapshots,
 };
 use crate::{
     argument::of_role,
@@ -30,6 +31,7 @@ pub(super) fn refine(root: &mut Json) {
     rules.extend(of_spec());
     rules.extend(limits());
     rules.extend(selector());
+    rules.extend(snapshots::rules_of_allowed());
     rules.extend(ARGUMENTS.into_iter().map(arguments));
     write(root, rules);
 }
@@ -55,6 +57,7 @@ fn bounds(root: &mut Json) {
     extend(root, "spec.images.pullSecrets", json!({"maxItems": 16}));
     extend(root, "spec.images.pullSecrets[].namespace", json!({"maxLength": 63}));
     extend(root, "spec.images.pullSecrets[].name", json!({"maxLength": 253}));
+    snapshots::bounds_of_allowed(root);
     extend(root, EXPRESSIONS, json!({"maxItems": 32}));
     extend(root, &format!("{EXPRESSIONS}[].operator"), json!({"maxLength": 32}));
     extend(root, &format!("{EXPRESSIONS}[].values"), json!({"maxItems": 100}));
@@ -99,7 +102,7 @@ fn amounts() -> [(&'static str, &'static str, &'static str, &'static str); 3] {
 /// Returns the limits that are lifetimes of certificates.
 fn lives() -> impl Iterator<Item = String> {
     let ends = ["spec.limits.minTTL", "spec.limits.maxTTL"];
-    ends.into_iter().flat_map(|end| LIVES.map(|life| format!("{end}.{life}")))
+    ends.into_iter().flat_map(|end| LIVES.into_iter().chain(["workerGrace"]).map(move |life| format!("{end}.{life}")))
 }
 
 fn limits() -> Vec<CelRule> {

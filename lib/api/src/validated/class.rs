@@ -1,6 +1,6 @@
 //! Validates a ClusterClass.
 
-use super::{FaultCollector, check_name, cluster::check_registry, labels::check_metadata};
+use super::{FaultCollector, check_name, cluster::check_registry, labels::check_metadata, snapshots};
 use crate::{
     argument,
     class::ClusterClass,
@@ -36,6 +36,9 @@ pub(crate) fn class(document: &ClusterClass) -> Result<String, Vec<Fault>> {
     for (index, version) in document.spec.versions.iter().enumerate().filter(|(_, one)| release::find(one).is_none()) {
         let problem = format!("{version:?} is not supported");
         faults.add(&item("spec.versions", index), problem, format!("supported values: {}", release::names()));
+    }
+    for (index, sink) in document.spec.snapshot_sinks.iter().enumerate() {
+        snapshots::check_allowed(&item("spec.snapshotSinks", index), sink, &mut faults);
     }
     faults.or(Some(name))
 }

@@ -2,6 +2,7 @@
 
 use super::{FaultCollector, cluster::LONGEST_LIFE};
 use crate::{
+    allowed_sink::{AllowedBucket, AllowedSinkSpec},
     duration::Span,
     name::is_subdomain,
     snapshots::{SnapshotBucket, SnapshotDirectory, SnapshotSchedule, SnapshotSinkSpec, SnapshotsSpec},
@@ -43,30 +44,62 @@ fn check_sink(sink: &SnapshotSinkSpec, faults: &mut FaultCollector) {
     }
 }
 
+/// Records the faults of an item of `spec.snapshotSinks` of a class.
+pub(super) fn check_allowed(place: &str, sink: &AllowedSinkSpec, faults: &mut FaultCollector) {
+    match (&sink.directory, &sink.s3) {
+        (Some(directory), None) => check_path(place, &directory.path, faults),
+        (None, Some(AllowedBucket { endpoint, bucket, prefix })) => {
+            check_endpoint(place, endpoint, faults);
+            if let Some(bucket) = bucket {
+                check_bucket_name(place, bucket, faults);
+            }
+            check_prefix(place, prefix, faults);
+        }
+        (None, None) | (Some(_), Some(_)) => {
+            faults.add(place, "must have exactly one of directory and s3", "write one of the two");
+        }
+    }
+}
+
 fn check_directory(directory: &SnapshotDirectory, faults: &mut FaultCollector) {
-    let path = &directory.path;
+    check_path(SINK, &directory.path, faults);
+}
+
+fn check_path(place: &str, path: &str, faults: &mut FaultCollector) {
     if !path.starts_with('/') || path.split('/').any(|part| part == "..") || path.contains('\0') {
         let problem = format!("{path:?} is not an absolute path without `..`");
-        faults.add(&format!("{SINK}.directory.path"), problem, "write a path such as /var/lib/keelway-snapshots");
+        faults.add(&format!("{place}.directory.path"), problem, "write a path such as /var/lib/keelway-snapshots");
+    }
+}
+
+fn check_endpoint(place: &str, endpoint: &str, faults: &mut FaultCollector) {
+    if !is_https(endpoint) {
+        let problem = format!("{endpoint:?} is not an https URL without a query");
+        faults.add(&format!("{place}.s3.endpoint"), problem, "write a URL such as https://s3.example.com:9000");
+    }
+}
+
+fn check_bucket_name(place: &str, bucket: &str, faults: &mut FaultCollector) {
+    if !is_bucket(bucket) {
+        let problem = format!("{bucket:?} is not the name of a bucket");
+        let help =
+            "it must have 3 to 63 lowercase letters, digits, dots and -, and start and end with a letter or digit";
+        faults.add(&format!("{place}.s3.bucket"), problem, help);
+    }
+}
+
+fn check_prefix(place: &str, prefix: &str, faults: &mut FaultCollector) {
+    if !prefix.is_empty() && !prefix.split('/').all(is_part) {
+        let problem = format!("{prefix:?} is not a path");
+        let help = "write names of letters, digits, dots, _ and -, joined by slashes, such as keelway/production";
+        faults.add(&format!("{place}.s3.prefix"), problem, help);
     }
 }
 
 fn check_bucket(store: &SnapshotBucket, faults: &mut FaultCollector) {
-    if !is_https(&store.endpoint) {
-        let problem = format!("{:?} is not an https URL without a query", store.endpoint);
-        faults.add(&format!("{SINK}.s3.endpoint"), problem, "write a URL such as https://s3.example.com:9000");
-    }
-    if !is_bucket(&store.bucket) {
-        let problem = format!("{:?} is not the name of a bucket", store.bucket);
-        let help =
-            "it must have 3 to 63 lowercase letters, digits, dots and -, and start and end with a letter or digit";
-        faults.add(&format!("{SINK}.s3.bucket"), problem, help);
-    }
-    if !store.prefix.is_empty() && !store.prefix.split('/').all(is_part) {
-        let problem = format!("{:?} is not a path", store.prefix);
-        let help = "write names of letters, digits, dots, _ and -, joined by slashes, such as keelway/production";
-        faults.add(&format!("{SINK}.s3.prefix"), problem, help);
-    }
+    check_endpoint(SINK, &store.endpoint, faults);
+    check_bucket_name(SINK, &store.bucket, faults);
+    check_prefix(SINK, &store.prefix, faults);
     if !is_part(&store.region) {
         let problem = format!("{:?} is not the name of a region", store.region);
         faults.add(&format!("{SINK}.s3.region"), problem, "write a name such as eu-central-1");
