@@ -20,6 +20,7 @@ use crate::{
     release::KEELWAY_UNRECORDED,
     role::Role,
     snapshots::{SnapshotsSpec, SnapshotsStatus},
+    store_rebuild::{EtcdRecovery, QuorumRecovery, RebuiltStore, StoreRebuild},
 };
 
 /// The MTU of the VPN of new clusters. Its packets pass every network with an MTU of 1360 or more, without fragments.
@@ -137,6 +138,14 @@ pub struct EtcdSpec {
     /// are replaced only while the others have a majority.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replace_after: Option<Span>,
+    /// What Keelway does after a majority of the members was lost for good. `Manual`: it waits for `recoverQuorum`.
+    /// `Automatic`: it rebuilds the store from the remaining member with the newest data, as soon as the members that do
+    /// not respond cannot have a majority elsewhere. See docs/etcd-members.md.
+    #[serde(default, skip_serializing_if = "EtcdRecovery::is_manual")]
+    pub recovery: EtcdRecovery,
+    /// A request to rebuild the store from its remaining members. `keelway cluster recover-quorum` sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recover_quorum: Option<QuorumRecovery>,
     /// The maximum size of each member's database, from 256Mi to 8Gi. The default is 4Gi. A full database rejects
     /// writes. A change replaces the members one after the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -422,7 +431,15 @@ fn authority_ttl() -> Span {
 
 impl Default for EtcdSpec {
     fn default() -> Self {
-        Self { replicas: one(), replace_after: None, quota: None, resources: None, snapshots: None }
+        Self {
+            replicas: one(),
+            replace_after: None,
+            recovery: EtcdRecovery::Manual,
+            recover_quorum: None,
+            quota: None,
+            resources: None,
+            snapshots: None,
+        }
     }
 }
 
@@ -548,6 +565,16 @@ pub struct EtcdStatus {
     /// The change of its members that is in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<MembershipChange>,
+    /// Since when no majority of the members works, as observed. It is empty while one does, and while the store is
+    /// rebuilt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quorum_lost_since: Option<Time>,
+    /// The rebuild from one member that is in progress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rebuild: Option<StoreRebuild>,
+    /// The last rebuild from one member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rebuilt: Option<RebuiltStore>,
 }
 
 /// An etcd member.

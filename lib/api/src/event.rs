@@ -12,6 +12,7 @@ use crate::{
     condition::reason::ConditionReason,
     document::DocumentName,
     name::{ClusterRef, HypervisorName},
+    store_rebuild::RebuiltStore,
 };
 
 /// An Event about a change of documents.
@@ -112,6 +113,10 @@ fn conditions_of_cluster(document: &Cluster) -> &[Condition] {
     document.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
 }
 
+fn of_rebuild(document: &Cluster) -> Option<&RebuiltStore> {
+    document.status.as_ref()?.etcd.as_ref()?.rebuilt.as_ref()
+}
+
 fn of_cluster(name: &ClusterRef, before: Option<&Cluster>, after: &Cluster) -> Vec<DocumentEvent> {
     let (was, is) = (before.map(conditions_of_cluster).unwrap_or_default(), conditions_of_cluster(after));
     let mut told = Vec::new();
@@ -119,6 +124,11 @@ fn of_cluster(name: &ClusterRef, before: Option<&Cluster>, after: &Cluster) -> V
     if let (None, Some(members)) = (before.and_then(members), members(after)) {
         let note = format!("the first etcd members are recorded: {members}");
         told.push(DocumentEvent::of(name, after, EventReason::StoreBorn, note));
+    }
+    if let Some(rebuilt) = of_rebuild(after)
+        && before.and_then(of_rebuild) != Some(rebuilt)
+    {
+        told.push(DocumentEvent::of(name, after, EventReason::StoreRebuilt, rebuilt.to_string()));
     }
     if after.is_initialized() && before.is_some_and(|before| !before.is_initialized()) {
         let note = "an API server is ready for the first time";

@@ -44,6 +44,7 @@ pub mod shared;
 pub mod snapshots;
 mod split;
 pub mod store_observation;
+pub mod store_rebuild;
 mod tree;
 pub mod validated;
 pub mod worker;

@@ -273,6 +273,9 @@ fn first_members(hosting: &HostingNamespace) -> Result<EtcdStatus, NameError> {
         members: BTreeMap::new(),
         next_index: None,
         change: None,
+        quorum_lost_since: None,
+        rebuild: None,
+        rebuilt: None,
         snapshots: None,
     })
 }

@@ -110,6 +110,9 @@ pub(crate) fn store(
         snapshots: None,
         next_index: None,
         change: None,
+        quorum_lost_since: None,
+        rebuild: None,
+        rebuilt: None,
     }
 }
 

@@ -35,6 +35,7 @@ impl From<RevisedConfig<'_>> for proto::MachineConfig {
             start: wire_start(pod.start).into(),
             hold: pod.hold,
             registries: pod.registries.iter().map(|(image, found)| (image.clone(), found.into())).collect(),
+            copy: copy_of(pod.start),
             revision: String::new(),
             content: Vec::new(),
         });
@@ -107,7 +108,7 @@ impl TryFrom<proto::MachineConfig> for MachineConfig {
     fn try_from(config: proto::MachineConfig) -> Result<Self, WireError> {
         let format = format_of(&config)?;
         let pods = config.pods.into_iter().map(|pod| {
-            let start = start(pod.start())?;
+            let start = start(pod.start(), pod.copy)?;
             let name = pod_name(pod.name)?;
             let files = all(pod.files)?;
             let containers = all(pod.containers)?;
@@ -163,16 +164,24 @@ fn wire_start(start: Start) -> proto::Start {
         Start::Later => proto::Start::Later,
         Start::OnMarkedData => proto::Start::OnMarkedData,
         Start::OnUsedData => proto::Start::OnUsedData,
+        Start::Stopped => proto::Start::Stopped,
+        Start::Copied(_) => proto::Start::Copied,
     }
 }
 
-fn start(start: proto::Start) -> Result<Start, WireError> {
+fn copy_of(start: Start) -> u32 {
+    if let Start::Copied(copy) = start { copy } else { 0 }
+}
+
+fn start(start: proto::Start, copy: u32) -> Result<Start, WireError> {
     match start {
         proto::Start::Always => Ok(Start::Always),
         proto::Start::Never => Ok(Start::Never),
         proto::Start::Later => Ok(Start::Later),
         proto::Start::OnMarkedData => Ok(Start::OnMarkedData),
         proto::Start::OnUsedData => Ok(Start::OnUsedData),
+        proto::Start::Stopped => Ok(Start::Stopped),
+        proto::Start::Copied => Ok(Start::Copied(copy)),
         proto::Start::Unspecified => Err(WireError::Missing("the start condition of a pod")),
     }
 }

@@ -102,8 +102,8 @@ fn config() -> impl Strategy<Value = MachineConfig> {
     });
     let servers = btree_map("[a-z]{1,9}/[a-z]{1,9}", address(), 0..3)
         .prop_map(|addresses| HaproxyServers { options: "check".to_owned(), addresses });
-    let starts = [Start::Always, Start::Never, Start::Later, Start::OnMarkedData, Start::OnUsedData];
-    let start = proptest::sample::select(starts.to_vec());
+    let starts = [Start::Always, Start::Never, Start::Later, Start::OnMarkedData, Start::OnUsedData, Start::Stopped];
+    let start = prop_oneof![proptest::sample::select(starts.to_vec()), any::<u32>().prop_map(Start::Copied)];
     let registry = ("[a-z]{1,9}", "[a-z]{0,9}");
     let registries = btree_map("[a-z]{1,9}", registry, 0..3);
     let rest = (start, any::<bool>(), registries);

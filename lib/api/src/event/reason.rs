@@ -15,6 +15,8 @@ pub enum EventReason {
     ComponentRemoved,
     /// The first etcd members of a cluster were recorded.
     StoreBorn,
+    /// The store was rebuilt from one member.
+    StoreRebuilt,
     /// An API server was ready for the first time.
     ControlPlaneInitialized,
     /// Certificates were renewed.
@@ -47,6 +49,11 @@ pub const ALL: &[(EventReason, &str, &str)] = &[
     (EventReason::ComponentKept, "Cluster", "a component that was to be removed is needed again"),
     (EventReason::ComponentRemoved, "Cluster", "a component was removed from its machine"),
     (EventReason::StoreBorn, "Cluster", "the first etcd members were recorded; this happens once per cluster"),
+    (
+        EventReason::StoreRebuilt,
+        "Cluster",
+        "the store was rebuilt from one member and serves again; the note says what can be missing",
+    ),
     (EventReason::ControlPlaneInitialized, "Cluster", "an API server was ready for the first time"),
     (EventReason::CertificatesRenewed, "Cluster", "certificates were renewed; the note names them"),
     (EventReason::ClusterDeleted, "Cluster", "the deletion of the cluster is complete: no machine holds parts of it"),
@@ -65,6 +72,7 @@ impl EventReason {
             Self::ComponentKept => "ComponentKept",
             Self::ComponentRemoved => "ComponentRemoved",
             Self::StoreBorn => "StoreBorn",
+            Self::StoreRebuilt => "StoreRebuilt",
             Self::ControlPlaneInitialized => "ControlPlaneInitialized",
             Self::CertificatesRenewed => "CertificatesRenewed",
             Self::ClusterDeleted => "ClusterDeleted",

@@ -51,6 +51,8 @@ pub enum RemovalReason {
     ClusterDeleted,
     /// The store has removed the member.
     MemberRemoved,
+    /// The store was rebuilt from another member.
+    StoreRebuilt,
 }
 
 impl RemovalReason {
@@ -60,6 +62,7 @@ impl RemovalReason {
         match self {
             Self::ClusterDeleted => "ClusterDeleted",
             Self::MemberRemoved => "MemberRemoved",
+            Self::StoreRebuilt => "StoreRebuilt",
         }
     }
 }
@@ -101,7 +104,8 @@ pub struct HaproxyServers {
     pub addresses: BTreeMap<String, SocketAddr>,
 }
 
-/// What the data directories of a pod must contain before it starts. A running pod is not affected.
+/// What the data directories of a pod must contain before it starts. A running pod is not affected, except by [`Self::Stopped`] and
+/// [`Self::Copied`].
 ///
 /// An etcd member that returns without its data has forgotten its votes, and could undo what the others agreed on. So the machine marks the
 /// directories first, the documents record that the mark was observed, and only then does the member start for the first time. From then on, a
@@ -119,6 +123,11 @@ pub enum Start {
     OnMarkedData,
     /// The mark and other content: the pod was observed running.
     OnUsedData,
+    /// It does not run: the machine stops it. Its files and its data stay as they are.
+    Stopped,
+    /// It does not run: the machine stops it, and copies each data directory beside itself ([`copy_name`]), unless that copy is complete. Its
+    /// files and its data stay as they are.
+    Copied(u32),
 }
 
 impl Start {
@@ -127,9 +136,24 @@ impl Start {
     pub fn waits(self) -> bool {
         match self {
             Self::Never | Self::Later => true,
-            Self::Always | Self::OnMarkedData | Self::OnUsedData => false,
+            Self::Always | Self::OnMarkedData | Self::OnUsedData | Self::Stopped | Self::Copied(_) => false,
         }
     }
+
+    /// Returns whether the pod does not run: the machine stops it if it does.
+    #[must_use]
+    pub fn stops(self) -> bool {
+        match self {
+            Self::Stopped | Self::Copied(_) => true,
+            Self::Always | Self::Never | Self::Later | Self::OnMarkedData | Self::OnUsedData => false,
+        }
+    }
+}
+
+/// Returns the name of a copy of a data directory. The machine keeps it until the component is removed.
+#[must_use]
+pub fn copy_name(data: &str, copy: u32) -> String {
+    format!("{data}.copy-{copy}")
 }
 
 /// A file that a component reads. Owned by the pod's user and group, mode 0600.

@@ -8,6 +8,7 @@
 //! default: digests of objects without it stay the same. [`config`] does this for removals.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     io::{self, BufWriter, Write},
     net::SocketAddr,
@@ -47,7 +48,7 @@ pub(super) fn content(pod: &Pod, digests: &[String]) -> Digest {
     let containers: Vec<_> = containers.iter().map(|container| HashedContainer::of(container, true)).collect();
     let servers = servers.as_ref().map(|HaproxyServers { options, addresses }| HashedServers { options, addresses });
     let registries: Vec<_> = registries.iter().map(hashed_registry).collect();
-    let start = name_of_start(*start);
+    let start = &*name_of_start(*start);
     digest_of(&(user, files, data, containers, pause_image, servers, (start, hold, registries)))
 }
 
@@ -86,13 +87,15 @@ fn name_of_change(change: OnChange) -> &'static str {
     }
 }
 
-fn name_of_start(start: Start) -> &'static str {
+fn name_of_start(start: Start) -> Cow<'static, str> {
     match start {
-        Start::Always => "Always",
-        Start::Never => "Never",
-        Start::Later => "Later",
-        Start::OnMarkedData => "OnMarkedData",
-        Start::OnUsedData => "OnUsedData",
+        Start::Always => "Always".into(),
+        Start::Never => "Never".into(),
+        Start::Later => "Later".into(),
+        Start::OnMarkedData => "OnMarkedData".into(),
+        Start::OnUsedData => "OnUsedData".into(),
+        Start::Stopped => "Stopped".into(),
+        Start::Copied(copy) => format!("Copied{copy}").into(),
     }
 }
 

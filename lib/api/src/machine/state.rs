@@ -360,7 +360,7 @@ impl DataState {
     pub fn allows(self, start: Start) -> bool {
         match start {
             Start::Always => true,
-            Start::Never | Start::Later => false,
+            Start::Never | Start::Later | Start::Stopped | Start::Copied(_) => false,
             Start::OnMarkedData => self.marked,
             Start::OnUsedData => self.marked && self.used,
         }
