@@ -24,6 +24,7 @@ mod rules;
 mod run;
 mod runtime;
 mod scenario;
+mod space;
 mod state;
 mod store;
 

@@ -93,6 +93,7 @@ mod tests {
             term: 2,
             raft_index: 1200,
             applied_index,
+            revision: 900,
             is_learner: id == 3,
             version: "3.7.0".to_owned(),
             database: DatabaseSize { size: 20 << 20, in_use: 3 << 20, quota: Some(4 << 30) },
@@ -105,7 +106,10 @@ mod tests {
     fn members_are_shown_as_they_report_themselves() {
         let documents = keelway_reconciler::testing::world();
         let pod = documents.components.keys().next().unwrap().clone();
-        let store = |report| StoreObservation { list: None, members: [(pod.component.clone(), report)].into() };
+        let store = |report| StoreObservation {
+            members: [(pod.component.clone(), report)].into(),
+            ..StoreObservation::default()
+        };
         let shown = |report| {
             let stores = [(pod.cluster.clone(), store(report))].into();
             table(&StoreMemberView::of_all(&documents, &stores), true)

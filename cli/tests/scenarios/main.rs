@@ -12,6 +12,7 @@ mod faults;
 mod fleets;
 mod owners;
 mod scaling;
+mod stores;
 mod told;
 mod world;
 mod worlds;
@@ -37,7 +38,7 @@ pub(crate) struct Scenario {
 }
 
 fn all() -> Vec<&'static Scenario> {
-    [creations::ALL, scaling::ALL, changes::ALL, classes::ALL, faults::ALL, fleets::ALL, owners::ALL]
+    [creations::ALL, scaling::ALL, changes::ALL, classes::ALL, faults::ALL, fleets::ALL, owners::ALL, stores::ALL]
         .into_iter()
         .flatten()
         .collect()

@@ -6,6 +6,7 @@ use keelway_api::{
     Cluster, Component, ComponentHealth, Documents, Hypervisor, Observation, Time,
     jiff::{SignedDuration, Timestamp},
     machine::{ContainerPhase, DataState, ObservedValue, PortFacts, ServerAdmin, ServerState, UnreachableReason},
+    membership::MembershipReason,
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::{EGRESS, Role},
     store_observation::MemberId,
@@ -36,6 +37,8 @@ pub(super) struct World {
     bound: BTreeSet<String>,
     /// The store of each cluster whose members have started.
     pub(super) stores: BTreeMap<ClusterId, StoreModel>,
+    /// Clusters with a store that is near its quota.
+    nearly_full: BTreeSet<ClusterId>,
     /// The seed for keys and ids.
     seed: u64,
 }
@@ -73,6 +76,7 @@ impl World {
             strangers: BTreeMap::new(),
             bound: BTreeSet::new(),
             stores: BTreeMap::new(),
+            nearly_full: BTreeSet::new(),
             seed: 1,
         }
     }
@@ -116,8 +120,14 @@ impl World {
                 (true, false) => ObservedValue::Known(String::new()),
             };
             seen.bindings.insert(id.clone(), told);
-            let store = self.stores.get(id).filter(|_| changes_members(&self.documents, cluster));
             let members = || of_role(&self.documents, id, Role::Etcd).map(|pod| pod.component.clone());
+            let is_asked = |store: &&StoreModel| {
+                let recorded = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
+                let lacks_one = recorded.is_some_and(|etcd| etcd.staying_members().count() > store.list().len());
+                let is_wrong = lacks_one || store.alarms().next().is_some();
+                is_wrong || self.nearly_full.contains(id) || changes_members(&self.documents, cluster)
+            };
+            let store = self.stores.get(id).filter(is_asked);
             seen.stores.extend(store.map(|store| (id.clone(), store.observe(members(), &self.members(id)))));
         }
         seen
@@ -263,6 +273,40 @@ impl World {
             }
         }
         panic!("it does not settle: {:?}", self.preview().plan.waiting);
+    }
+
+    /// Returns the store of a cluster.
+    pub(super) fn store(&mut self, cluster: &str) -> &mut StoreModel {
+        let id = self.cluster(cluster).id().unwrap().clone();
+        self.stores.get_mut(&id).unwrap()
+    }
+
+    /// Returns etcd's id of a member, such as `c1/etcd-0`.
+    pub(super) fn member(&mut self, name: &str) -> MemberId {
+        let (cluster, component) = name.split_once('/').unwrap();
+        let listed = self.store(cluster).list().iter().find(|(_, listed)| listed.name == component);
+        *listed.unwrap().0
+    }
+
+    /// Removes a member of etcd, as `etcdctl member remove` does.
+    pub(super) fn remove_as_another_client(&mut self, name: &str) {
+        let id = self.member(name);
+        let (cluster, component) = name.split_once('/').unwrap();
+        let reason = MembershipReason::Replicas;
+        let order = StoreOrder::Remove { component: component.parse().unwrap(), id, reason };
+        let store = self.store(cluster);
+        let up = store.list().keys().copied().collect();
+        store.execute(&order, &up).unwrap();
+        store.tick(&up, &BTreeSet::new());
+    }
+
+    /// Fills the file of a store's members. Most of the file is free.
+    pub(super) fn fragment(&mut self, cluster: &str) {
+        let id = self.cluster(cluster).id().unwrap().clone();
+        self.nearly_full.insert(id);
+        let store = self.store(cluster);
+        store.write(5, 80);
+        store.compact_as_clients_do();
     }
 
     pub(super) fn cluster(&mut self, name: &str) -> &mut Cluster {

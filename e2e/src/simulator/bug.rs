@@ -79,11 +79,19 @@ pub enum Bug {
     ForgetsTheChange,
     /// The removal of the data of a member is ordered while the store has the member.
     CleansAMember,
+    /// Two members of a store are defragmented at once.
+    DefragmentsTwo,
+    /// The leader is defragmented while it leads.
+    DefragmentsTheLeader,
+    /// The alarm of a full member is disarmed.
+    DisarmsWithoutSpace,
+    /// The alarm of a corrupt member is disarmed while the store has the member.
+    DisarmsACorruptMember,
 }
 
 impl Bug {
     /// Every planted bug.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 34] = [
         Self::SavesAfterwards,
         Self::IgnoresFailedSaves,
         Self::BearsTwice,
@@ -114,6 +122,10 @@ impl Bug {
         Self::ChecksDates,
         Self::ForgetsTheChange,
         Self::CleansAMember,
+        Self::DefragmentsTwo,
+        Self::DefragmentsTheLeader,
+        Self::DisarmsWithoutSpace,
+        Self::DisarmsACorruptMember,
     ];
 }
 

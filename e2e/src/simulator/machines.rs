@@ -36,7 +36,9 @@ impl Machines for SimulatedMachines {
         let seen = self.0.step(FaultPoint::Observe, StepTarget::Machine(&name), move |world| {
             let found =
                 world.machines.get(&looked).ok_or_else(|| SimulatedRefusal(format!("{looked}: no such machine")))?;
-            Ok(found.state())
+            let mut state = found.state();
+            state.figures = world.figures_on(&looked);
+            Ok(state)
         });
         let seen = match seen.await {
             Ok(state) => ObservedValue::Known(state),

@@ -6,7 +6,10 @@ use keelway_api::{
     name::{ClusterId, ComponentName, HypervisorName, PodName},
     store_observation::{MemberId, StoreObservation},
 };
-use keelway_planner::{StoreOrder, store_model::StoreModel};
+use keelway_planner::{
+    StoreOrder,
+    store_model::{StoreModel, StoreRefusal},
+};
 use tokio::time::Instant;
 
 use super::{
@@ -108,6 +111,7 @@ impl SimulationState {
             if let Some(store) = self.stores.get_mut(&id) {
                 store.tick(&up, if lags { &up } else { const { &BTreeSet::new() } });
             }
+            self.use_space(&id);
         }
         let removed: Vec<(HypervisorName, String)> = self.processes_of_removed_members();
         for (machine, id) in removed {
@@ -147,6 +151,7 @@ impl SimulationState {
     pub(super) fn execute_order(&mut self, cluster: &ClusterId, order: &StoreOrder) -> Result<(), String> {
         let up = self.working_members(cluster);
         let is_placed = self.is_placed(cluster, order);
+        let order = &self.alter_order(cluster, order);
         let Some(store) = self.stores.get_mut(cluster) else { return Err("no etcd".to_owned()) };
         if has_taken_effect(store, order) {
             return Ok(());
@@ -155,11 +160,18 @@ impl SimulationState {
         if !is_placed {
             return Err("etcdserver: request timed out".to_owned());
         }
+        let broken = store.broken_space_rule(order);
         let had_majority = store.has_majority(&up);
-        store.execute(order, &up).map_err(|refusal| refusal.to_string())?;
+        match store.execute(order, &up) {
+            Err(StoreRefusal::Compacted) => return Ok(()),
+            done => done.map_err(|refusal| refusal.to_string())?,
+        }
         let learners = store.list().values().filter(|listed| listed.is_learner).count();
         if had_majority && !store.has_majority(&up) {
             self.report_violation("no order of ours ends the majority of a store", order.to_string());
+        }
+        if let Some(rule) = broken {
+            self.report_violation(rule, order.to_string());
         }
         if learners > 1 {
             self.report_violation("a store has one change of its members at a time", order.to_string());
@@ -183,6 +195,7 @@ fn has_taken_effect(store: &StoreModel, order: &StoreOrder) -> bool {
         StoreOrder::Promote { id, .. } => store.list().get(id).is_some_and(|listed| !listed.is_learner),
         StoreOrder::MoveLeader { from, .. } => store.leader() != Some(*from),
         StoreOrder::Remove { id, .. } => !store.list().contains_key(id),
-        StoreOrder::Disarm { .. } | StoreOrder::Defragment { .. } => true,
+        StoreOrder::Disarm { id, alarm } => !store.alarms().any(|raised| raised == (*id, *alarm)),
+        StoreOrder::Compact { .. } | StoreOrder::Defragment { .. } => false,
     }
 }

@@ -267,6 +267,7 @@ impl SimulationState {
         for what in self.missing() {
             self.report_violation("a settled world is as its documents say", what);
         }
+        self.check_alarms();
         let written = self.saved.write();
         match Documents::read(written.as_bytes()) {
             Ok(read) if read.write() == written => {}

@@ -26,6 +26,7 @@ use super::{
     program::{SimulatedMember, SimulatedProgram},
     random::Random,
     runtime::{SimulatedContainer, SimulatedProcess},
+    space::SimulatedClients,
 };
 
 /// The start of simulated time: 2026-01-01T00:00:00Z.
@@ -50,6 +51,8 @@ pub(super) struct SimulationState {
     pub(super) bindings: BTreeMap<ClusterId, String>,
     /// What the members of each store agreed on.
     pub(super) stores: BTreeMap<ClusterId, StoreModel>,
+    /// What clients write to stores.
+    pub(super) clients: SimulatedClients,
     /// etcd members that started at least once.
     pub(super) started: BTreeSet<PodName>,
     pub(super) weather: Weather,
@@ -120,6 +123,7 @@ impl SimulationState {
             saved: Documents::default(),
             bindings: BTreeMap::new(),
             stores: BTreeMap::new(),
+            clients: SimulatedClients::new(seed),
             started: BTreeSet::new(),
             weather,
             bug,
@@ -269,7 +273,10 @@ impl SimulationState {
         is_up
             && match &process.program {
                 SimulatedProgram::Etcd(member) => self.is_member_well(member),
-                SimulatedProgram::ApiServer { stores, .. } => stores.iter().any(reached),
+                SimulatedProgram::ApiServer { stores, .. } => {
+                    let found: Vec<_> = stores.iter().filter_map(|at| self.listener(*at)).collect();
+                    found.iter().any(|member| self.is_well(member) && self.serves_requests(member))
+                }
                 SimulatedProgram::Controller { server, .. } => reached(server),
                 SimulatedProgram::Proxy { servers, .. } => {
                     let mut serving = servers.values().filter(|server| server.admin == ServerAdmin::Serves);

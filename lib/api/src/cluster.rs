@@ -21,6 +21,7 @@ use crate::{
     role::Role,
     snapshots::{SnapshotsSpec, SnapshotsStatus},
     store_rebuild::{EtcdRecovery, QuorumRecovery, RebuiltStore, StoreRebuild},
+    store_space::StoreSpace,
 };
 
 /// The MTU of the VPN of new clusters. Its packets pass every network with an MTU of 1360 or more, without fragments.
@@ -575,6 +576,8 @@ pub struct EtcdStatus {
     /// The last rebuild from one member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuilt: Option<RebuiltStore>,
+    /// How Keelway freed space in the databases. If it is empty, it never had to.
+    pub space: Option<StoreSpace>,
 }
 
 /// An etcd member.

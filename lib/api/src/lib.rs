@@ -45,6 +45,7 @@ pub mod snapshots;
 mod split;
 pub mod store_observation;
 pub mod store_rebuild;
+pub mod store_space;
 mod tree;
 pub mod validated;
 pub mod worker;

@@ -36,7 +36,7 @@ impl MembershipReason {
     #[must_use]
     pub fn is_loss(self) -> bool {
         match self {
-            Self::MachineLost | Self::Unreachable | Self::DataLost => true,
+            Self::MachineLost | Self::Unreachable | Self::DataLost | Self::DataCorrupt => true,
             Self::Replicas | Self::MachineDrained => false,
         }
     }
@@ -64,6 +64,8 @@ pub enum MembershipReason {
     Unreachable,
     /// The data of a member is gone.
     DataLost,
+    /// etcd raised the alarm `CORRUPT`: the data of a member differs from that of the others.
+    DataCorrupt,
 }
 
 /// The arguments of a member's first start. They stay as they are when the members of the store change, so that no such change restarts the

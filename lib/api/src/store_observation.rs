@@ -28,6 +28,10 @@ pub struct StoreObservation {
     /// What each member reports of itself, by component.
     #[serde(default)]
     pub members: BTreeMap<ComponentName, ObservedValue<MemberReport>>,
+    /// The alarms of members that did not respond themselves, as other members report them. An alarm outlives the removal of its member, and
+    /// rejects requests until it is disarmed. The id 0: the alarm concerns no certain member.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub other_alarms: BTreeMap<MemberId, BTreeSet<MemberAlarm>>,
 }
 
 /// The members of a store, by id.
@@ -64,6 +68,9 @@ pub struct MemberReport {
     pub raft_index: u64,
     /// The index of its last applied entry.
     pub applied_index: u64,
+    /// The revision of its keys. Each write adds one.
+    #[serde(default)]
+    pub revision: u64,
     /// Whether it receives the log without a vote.
     #[serde(default)]
     pub is_learner: bool,
@@ -106,6 +113,14 @@ impl StoreObservation {
     #[must_use]
     pub fn report(&self, component: &ComponentName) -> Option<&MemberReport> {
         self.members.get(component)?.known()
+    }
+
+    /// All alarms that are raised, with the ids of the members that raised them.
+    #[must_use]
+    pub fn alarms(&self) -> BTreeSet<(MemberId, MemberAlarm)> {
+        let reports = self.members.values().filter_map(ObservedValue::known).map(|report| (report.id, &report.alarms));
+        let others = self.other_alarms.iter().map(|(id, alarms)| (*id, alarms));
+        reports.chain(others).flat_map(|(id, alarms)| alarms.iter().map(move |alarm| (id, *alarm))).collect()
     }
 
     /// The leader that members of the list agree on. None: they report none, or two, as during an election.

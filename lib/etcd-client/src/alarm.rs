@@ -22,6 +22,7 @@ impl EtcdAlarm {
     }
 
     /// Returns the alarm in one of the texts of [`StatusResponse::errors`](crate::StatusResponse::errors), with the id of the member that raised it.
+    /// The id is 0 if etcd does not know which member it concerns: texts of protobuf messages leave out a field that is 0.
     /// None: the text reports something else. A list of alarms by [`Alarm`](crate::EtcdClient::disarm) would be a proposal to the quorum, and
     /// a store that lacks its quorum would not respond.
     #[must_use]
@@ -32,7 +33,8 @@ impl EtcdAlarm {
             "CORRUPT" => Self::Corrupt,
             _ => return None,
         };
-        Some((value("memberID")?.parse().ok()?, alarm))
+        let member = value("memberID").map_or(Some(0), |id| id.parse().ok())?;
+        Some((member, alarm))
     }
 }
 
@@ -55,6 +57,8 @@ mod tests {
             Some((10_276_657_743_932_975_437, EtcdAlarm::NoSpace))
         );
         assert_eq!(alarm("memberID:7  alarm:CORRUPT"), Some((7, EtcdAlarm::Corrupt)));
+        assert_eq!(alarm("alarm:CORRUPT "), Some((0, EtcdAlarm::Corrupt)));
+        assert_eq!(alarm("memberID:x alarm:CORRUPT"), None);
         assert_eq!(alarm("etcdserver: no leader"), None);
         assert_eq!(alarm("memberID:7 alarm:NONE"), None);
     }

@@ -11,10 +11,10 @@ use tonic::{Response, Status, transport::Channel};
 use crate::{
     EtcdAlarm, EtcdError, MemberTls, SnapshotStream, connect,
     proto::{
-        AlarmRequest, DefragmentRequest, HashKvRequest, HashKvResponse, Member, MemberAddRequest, MemberListRequest,
-        MemberListResponse, MemberPromoteRequest, MemberRemoveRequest, MoveLeaderRequest, SnapshotRequest,
-        StatusRequest, StatusResponse, alarm_request::AlarmAction, cluster_client::ClusterClient,
-        maintenance_client::MaintenanceClient,
+        AlarmRequest, CompactionRequest, DefragmentRequest, HashKvRequest, HashKvResponse, Member, MemberAddRequest,
+        MemberListRequest, MemberListResponse, MemberPromoteRequest, MemberRemoveRequest, MoveLeaderRequest,
+        SnapshotRequest, StatusRequest, StatusResponse, alarm_request::AlarmAction, cluster_client::ClusterClient,
+        kv_client::KvClient, maintenance_client::MaintenanceClient,
     },
 };
 
@@ -29,6 +29,7 @@ const DATABASE: Duration = Duration::from_secs(600);
 #[derive(Debug, Clone)]
 pub struct EtcdClient {
     cluster: ClusterClient<Channel>,
+    keys: KvClient<Channel>,
     maintenance: MaintenanceClient<Channel>,
 }
 
@@ -41,7 +42,11 @@ impl EtcdClient {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let channel = connect::channel(tls, dial);
-        Self { cluster: ClusterClient::new(channel.clone()), maintenance: MaintenanceClient::new(channel) }
+        Self {
+            cluster: ClusterClient::new(channel.clone()),
+            keys: KvClient::new(channel.clone()),
+            maintenance: MaintenanceClient::new(channel),
+        }
     }
 
     /// Returns the members, as the quorum confirms them. A learner refuses this call, and a store without a quorum does not respond.
@@ -85,6 +90,20 @@ impl EtcdClient {
         let request =
             AlarmRequest { action: AlarmAction::Deactivate.into(), member_id: member, alarm: alarm.wire().into() };
         call("Alarm", CHANGE, self.maintenance.clone().alarm(request)).await.map(drop)
+    }
+
+    /// Raises an alarm on behalf of a member; 0 for no certain one. Only tests raise alarms.
+    #[cfg(feature = "testing")]
+    pub async fn raise(&self, member: u64, alarm: EtcdAlarm) -> Result<(), EtcdError> {
+        let request =
+            AlarmRequest { action: AlarmAction::Activate.into(), member_id: member, alarm: alarm.wire().into() };
+        call("Alarm", CHANGE, self.maintenance.clone().alarm(request)).await.map(drop)
+    }
+
+    /// Removes what was overwritten or deleted before a revision, on all members. Responds once this member has done it.
+    pub async fn compact(&self, revision: i64) -> Result<(), EtcdError> {
+        let request = CompactionRequest { revision, physical: true };
+        call("Compact", DATABASE, self.keys.clone().compact(request)).await.map(drop)
     }
 
     /// Rewrites the member's database without unused space. The member serves no requests meanwhile.

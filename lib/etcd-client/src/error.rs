@@ -35,10 +35,19 @@ pub enum EtcdError {
 
 /// etcd's reason for not promoting a learner that has not received enough of the log yet (`ErrGRPCLearnerNotReady`).
 const LEARNER_BEHIND: &str = "in sync with leader";
+/// etcd's reason for not compacting up to a revision again (`ErrGRPCCompacted`).
+const COMPACTED: &str = "required revision has been compacted";
 
 impl EtcdError {
     pub(crate) fn status(call: &'static str, status: Status) -> Self {
         Self::Status { call, status: Box::new(status) }
+    }
+
+    /// Whether etcd refused a compaction because the store was already compacted up to that revision or a later one.
+    #[must_use]
+    pub fn is_compacted(&self) -> bool {
+        matches!(self, Self::Status { status, .. }
+            if status.code() == Code::OutOfRange && status.message().contains(COMPACTED))
     }
 
     /// Whether etcd refused to promote a learner because the learner is too far behind the leader. A later call can succeed.
@@ -72,6 +81,8 @@ mod tests {
             error.to_string(),
             "MemberPromote failed: can only promote a learner member which is in sync with leader"
         );
+        let compacted = Status::out_of_range("etcdserver: mvcc: required revision has been compacted");
+        assert!(EtcdError::status("Compact", compacted).is_compacted() && !error.is_compacted());
         let voter = Status::failed_precondition("etcdserver: can only promote a learner member");
         assert!(!EtcdError::status("MemberPromote", voter).is_learner_behind());
     }

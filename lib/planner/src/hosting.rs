@@ -277,6 +277,7 @@ fn first_members(hosting: &HostingNamespace) -> Result<EtcdStatus, NameError> {
         rebuild: None,
         rebuilt: None,
         snapshots: None,
+        space: None,
     })
 }
 

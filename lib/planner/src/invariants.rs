@@ -19,7 +19,7 @@ use keelway_api::{
     membership::{MembershipChange, MembershipChangeKind},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::{API, Role},
-    store_observation::{MemberId, MemberList, MemberReport, StoreObservation},
+    store_observation::{DatabaseSize, MemberAlarm, MemberId, MemberList, MemberReport, StoreObservation},
 };
 
 pub use crate::violation::Violation;
@@ -171,7 +171,44 @@ fn order_fault(
             (!belongs(MembershipChangeKind::Remove, component) || !is_safe || leads)
                 .then_some("while it is needed for a majority")
         }
-        StoreOrder::Disarm { .. } | StoreOrder::Defragment { .. } => None,
+        StoreOrder::Compact { .. } | StoreOrder::Disarm { .. } | StoreOrder::Defragment { .. } => {
+            space_fault(order, store, (seen, list))
+        }
+    }
+}
+
+fn space_fault(
+    order: &StoreOrder,
+    store: &EtcdStatus,
+    (seen, list): (&StoreObservation, &MemberList),
+) -> Option<&'static str> {
+    let report =
+        |id: &MemberId| seen.members.values().filter_map(|report| report.known()).find(|found| found.id == *id);
+    let voters: Vec<&MemberId> = list.iter().filter(|(_, listed)| !listed.is_learner).map(|(id, _)| id).collect();
+    match order {
+        StoreOrder::Compact { revision } => {
+            let recorded = store.space.as_ref().and_then(|space| space.last_compaction.as_ref());
+            (recorded.map(|last| last.revision) != Some(*revision)).then_some("is not recorded")
+        }
+        StoreOrder::Disarm { id, alarm: MemberAlarm::Corrupt } => {
+            list.contains_key(id).then_some("while its member may serve corrupt data")
+        }
+        StoreOrder::Disarm { id, alarm: MemberAlarm::NoSpace } => {
+            let is_full = |database: DatabaseSize| database.quota.is_some_and(|quota| database.size >= quota);
+            (list.contains_key(id) && report(id).is_none_or(|report| is_full(report.database)))
+                .then_some("while its database has no room")
+        }
+        StoreOrder::Defragment { id, .. } => {
+            let beside =
+                |other: &&&MemberId| **other != id && report(other).is_some_and(|found| found.leader.is_some());
+            let is_alone = voters.len() == 1;
+            let is_safe = is_alone || voters.iter().filter(beside).count() * 2 > voters.len();
+            (!is_safe || (seen.leader() == Some(*id) && !is_alone)).then_some("while its member is needed")
+        }
+        StoreOrder::AddLearner { .. }
+        | StoreOrder::Promote { .. }
+        | StoreOrder::MoveLeader { .. }
+        | StoreOrder::Remove { .. } => None,
     }
 }
 

@@ -61,6 +61,7 @@ mod store_observation;
 mod store_order;
 mod store_queries;
 mod store_room;
+mod store_space;
 mod store_start;
 mod tenant;
 mod term;
@@ -116,6 +117,6 @@ pub use store_observation::{
 pub use store_order::StoreOrder;
 pub use store_queries::{has_store, needs_store};
 pub use term::{HIGHEST_NUMBER, HIGHEST_TOLD_TERM, majority_term, next_term, term_alone, term_of_documents};
-pub use waiting::{WaitBlocker, WaitKind, WaitSubject, Waiting};
+pub use waiting::{UnclearCorruption, WaitBlocker, WaitKind, WaitSubject, Waiting};
 pub use waves::{Waves, WavesError};
 pub use world::{ValidatedDocuments, have_the_same_machines};

@@ -4,12 +4,14 @@
 //! off, the old member is removed, its machine stops it, and its machine removes its data. Each step is recorded in `status.etcd` before the
 //! request, and is derived from that record and from the member list, so any driver continues at any step.
 //!
-//! A member that cannot serve any more is removed first, because etcd refuses to add members while voters are down.
+//! A member that cannot serve any more is removed first, because etcd refuses to add members while voters are down. So is a member that etcd reports
+//! as corrupt. A member that another client removed is replaced like one that Keelway removed.
 //!
 //! The gates, all of which hold in every pass:
 //!
 //! 1. A store has one change at a time, and a plan at most one order to it. The next change begins when the member list shows the end of the last.
-//! 2. Nothing is decided without a member list from a majority, nor while the list has a member that the documents do not record.
+//! 2. Nothing is decided without a member list from a majority, nor while the list has a member that the documents do not record, nor while it is
+//!    not clear which member is corrupt.
 //! 3. A learner is added only while every voter is healthy.
 //! 4. A learner starts on data that its machine marked for it, and never again without that data.
 //! 5. A learner is promoted only when it has caught up, and if the healthy voters are a majority of the voters with it.
@@ -18,6 +20,8 @@
 //! 8. The leader moves before its member is removed.
 //! 9. A member stops only after the member list lacks it.
 //! 10. Its data is removed by an order that names it, recorded with the stop. The record is kept until its machine is observed without it.
+//! 11. No member is added while a member is corrupt, and a learner that was added meanwhile is removed: it may have copied the corrupt data. The
+//!     alarm of a member is disarmed once the list lacks the member.
 
 mod adding;
 mod next;
@@ -41,7 +45,7 @@ use keelway_api::{
 
 pub use servers::OutdatedServers;
 pub(crate) use servers::is_awaited;
-use store_view::StoreView;
+pub(crate) use store_view::{StoreView, is_majority};
 
 use crate::{
     ComponentRef, Decision, PassObservation, StoreOrder, WaitBlocker, WaitKind, WaitSubject, Waiting,
@@ -51,6 +55,7 @@ use crate::{
     plan::Plan,
     retirement,
     store_creation::has_lost_data,
+    store_space,
     text::url,
     world::ValidatedDocuments,
 };
@@ -77,8 +82,16 @@ pub(crate) fn plan_members(plan: &mut Plan, fleet: &mut FleetCapacity, at: Store
     removed::stop_removed(plan, fleet, at);
     note_unavailable(plan, at);
     let document = plan.documents.clusters.get(&at.cluster.reference);
-    if !document.is_some_and(|cluster| changes_members(&plan.documents, cluster)) {
+    // A list that was observed for another reason may show what another client changed.
+    let has_list = at.seen.stores.get(at.id).is_some_and(|seen| seen.list.is_some());
+    if !has_list && !document.is_some_and(|cluster| changes_members(&plan.documents, cluster)) {
         return;
+    }
+    {
+        let Some(view) = view(plan, at) else { return };
+        if disarm_removed(plan, at, &view) || store_space::plan_space(plan, at, &view) {
+            return;
+        }
     }
     // Gate 1: the next change begins after the recorded one ended.
     if let Some(change) = store(&plan.documents, at).and_then(|store| store.change.clone()) {
@@ -93,6 +106,13 @@ pub(crate) fn plan_members(plan: &mut Plan, fleet: &mut FleetCapacity, at: Store
     }
     keep_members(plan, at, &view);
     next::begin_change(plan, fleet, at, &view);
+}
+
+/// Gate 11: disarms an alarm of a member that the list lacks. Returns whether there is one.
+fn disarm_removed(plan: &mut Plan, at: StoreContext<'_>, view: &StoreView<'_>) -> bool {
+    let Some((id, alarm)) = view.alarm_of_removed() else { return false };
+    order_of_store(plan, at, StoreOrder::Disarm { id, alarm });
+    true
 }
 
 /// Keeps voters that are leaving although no change removes them, as after the loss of the newest Cluster.
@@ -130,6 +150,13 @@ fn view<'a>(plan: &mut Plan, at: StoreContext<'a>) -> Option<StoreView<'a>> {
     if let Some((id, name)) = view.unknown.first() {
         let blocker = WaitBlocker::UnknownMember { id: *id, name: name.clone() };
         plan.block(WaitSubject::Role(at.cluster.reference.clone(), Role::Etcd), blocker);
+        return None;
+    }
+    if let Some(unclear) = view.unclear_corruption() {
+        plan.block(
+            WaitSubject::Role(at.cluster.reference.clone(), Role::Etcd),
+            WaitBlocker::UnclearCorruption(unclear),
+        );
         return None;
     }
     Some(view)
@@ -232,11 +259,11 @@ fn replaced_at(documents: &Documents, at: StoreContext<'_>, name: &ComponentName
     since.0.checked_add(SignedDuration::from_secs(after)).ok()
 }
 
-fn store<'a>(documents: &'a Documents, at: StoreContext<'_>) -> Option<&'a EtcdStatus> {
+pub(crate) fn store<'a>(documents: &'a Documents, at: StoreContext<'_>) -> Option<&'a EtcdStatus> {
     documents.clusters.get(&at.cluster.reference)?.status.as_ref()?.etcd.as_ref()
 }
 
-fn change_store(plan: &mut Plan, at: StoreContext<'_>, change: impl FnOnce(&mut EtcdStatus)) {
+pub(crate) fn change_store(plan: &mut Plan, at: StoreContext<'_>, change: impl FnOnce(&mut EtcdStatus)) {
     let cluster = plan.documents.clusters.get_mut(&at.cluster.reference);
     if let Some(store) = cluster.and_then(|cluster| cluster.status.as_mut()?.etcd.as_mut()) {
         change(store);
@@ -250,8 +277,15 @@ fn record_change(plan: &mut Plan, at: StoreContext<'_>, change: MembershipChange
     change_store(plan, at, |store| store.change = Some(change));
 }
 
-/// Orders one request to the store, which a later pass sees in the member list.
-fn order(plan: &mut Plan, at: StoreContext<'_>, component: &ComponentName, order: StoreOrder) {
+/// Orders one request that concerns no certain component.
+pub(crate) fn order_of_store(plan: &mut Plan, at: StoreContext<'_>, order: StoreOrder) {
+    let subject = WaitSubject::Role(at.cluster.reference.clone(), Role::Etcd);
+    plan.wait_in_progress(subject, WaitBlocker::StoreOrder(order.clone()));
+    plan.stores.insert(at.id.clone(), order);
+}
+
+/// Orders one request to the store, whose effect a later pass observes.
+pub(crate) fn order(plan: &mut Plan, at: StoreContext<'_>, component: &ComponentName, order: StoreOrder) {
     wait(plan, at, component, WaitKind::InProgress, WaitBlocker::StoreOrder(order.clone()));
     plan.stores.insert(at.id.clone(), order);
 }

@@ -113,6 +113,7 @@ pub(crate) fn store(
         quorum_lost_since: None,
         rebuild: None,
         rebuilt: None,
+        space: None,
     }
 }
 

@@ -12,11 +12,13 @@ use keelway_api::{
     condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     machine::ObservedValue,
     name::{ClusterId, ClusterRef, ComponentName, PodName},
+    role::Role,
     store_observation::{ListedMember, MemberAlarm, MemberId, MemberList, MemberReport, StoreObservation},
 };
 
 use crate::{
-    PassObservation, WaitBlocker, WaitSubject, plan::Plan, store_start::members, text::listed, verdict::verdict,
+    PassObservation, WaitBlocker, WaitSubject, Waiting, plan::Plan, store_start::members, text::listed,
+    verdict::verdict,
 };
 
 /// The condition of a Cluster. It exists only while something is wrong with the members of its store.
@@ -41,7 +43,8 @@ pub(crate) fn plan_store_health(plan: &mut Plan, seen: &PassObservation, now: &T
             continue;
         }
         let says = fault.as_ref().map(StoreFault::verdict);
-        if let Some(fault) = fault {
+        // The members' own waits say more.
+        if let Some(fault) = fault.filter(|_| !is_reported(plan, &name)) {
             plan.wait_in_progress(WaitSubject::Cluster(name.clone()), WaitBlocker::StoreFault(fault.to_string()));
         }
         let Some(cluster) = plan.documents.clusters.get_mut(&name) else { continue };
@@ -49,6 +52,11 @@ pub(crate) fn plan_store_health(plan: &mut Plan, seen: &PassObservation, now: &T
         let conditions = &mut cluster.status.get_or_insert_default().conditions;
         condition::set_or_remove(conditions, MEMBERS_HEALTHY, says, generation, now);
     }
+}
+
+fn is_reported(plan: &Plan, cluster: &ClusterRef) -> bool {
+    let of_store = |waiting: &Waiting| waiting.subject.is_of_role(cluster, Role::Etcd) && waiting.blocker.is_of_store();
+    plan.waiting.iter().any(of_store)
 }
 
 /// What is wrong with the members of a store: the first that holds, the worst first.
@@ -79,7 +87,7 @@ impl StoreFault {
                 store.members.values().filter_map(ObservedValue::known).any(|report| report.leader.is_none());
             return some(silent(store)).filter(|_| is_shown).map(Self::NoMajority);
         };
-        let corrupt = || some(with_alarm(store, MemberAlarm::Corrupt)).map(Self::Corrupt);
+        let corrupt = || some(corrupt(documents, (id, cluster), store)).map(Self::Corrupt);
         let missing = || some(missing(documents, (id, cluster), list)).map(Self::Missing);
         let unknown = || some(unknown(documents, (id, cluster), list)).map(Self::Unknown);
         let lagging = || some(lagging(store)).map(Self::Lagging);
@@ -104,14 +112,18 @@ fn silent(store: &StoreObservation) -> Vec<String> {
     store.members.iter().filter(|(_, seen)| is_silent(seen.known())).map(|(name, _)| name.to_string()).collect()
 }
 
-fn with_alarm(store: &StoreObservation, alarm: MemberAlarm) -> Vec<String> {
-    let raised = |report: &MemberReport| report.alarms.contains(&alarm);
-    store
-        .members
-        .iter()
-        .filter(|(_, seen)| seen.known().is_some_and(raised))
-        .map(|(name, _)| name.to_string())
-        .collect()
+/// Returns the members that raised the alarm, or `a member` if etcd does not know which one differs, or removed it since.
+fn corrupt(documents: &Documents, (id, cluster): (&ClusterId, &Cluster), store: &StoreObservation) -> Vec<String> {
+    let component = |member: MemberId| {
+        let recorded = members(cluster).into_iter().flatten().find(|(_, found)| found.id.parse() == Ok(member));
+        let name = recorded.map(|(name, _)| name).filter(|name| {
+            let pod = PodName { cluster: id.clone(), component: (*name).clone() };
+            documents.components.contains_key(&pod)
+        });
+        name.map_or_else(|| "a member".to_string(), ToString::to_string)
+    };
+    let raised = store.alarms().into_iter().filter(|(_, alarm)| *alarm == MemberAlarm::Corrupt);
+    raised.map(|(member, _)| component(member)).collect()
 }
 
 /// Returns the members that have worked and that the list lacks.

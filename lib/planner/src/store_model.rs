@@ -1,4 +1,6 @@
-//! A model of etcd's membership in memory, for tests: quorum, learners, promotion, leadership and ids, as etcd 3.7 has them.
+//! A model of etcd's membership in memory, for tests: quorum, learners, promotion, leadership, ids, databases and alarms, as etcd 3.7 has them.
+
+mod database;
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -6,10 +8,11 @@ use alloc::{
     vec::Vec,
 };
 
+use database::ModelDatabase;
 use keelway_api::{
     machine::ObservedValue,
     name::ComponentName,
-    store_observation::{DatabaseSize, ListedMember, MemberId, MemberList, MemberReport, StoreObservation},
+    store_observation::{ListedMember, MemberAlarm, MemberId, MemberList, MemberReport, StoreObservation},
 };
 
 use crate::{StoreOrder, etcd_ids};
@@ -25,6 +28,14 @@ pub struct StoreModel {
     leader: Option<MemberId>,
     term: u64,
     added: u64,
+    databases: BTreeMap<MemberId, ModelDatabase>,
+    /// The data of all members, without history.
+    data: u64,
+    revision: u64,
+    compacted: u64,
+    alarms: BTreeSet<(MemberId, MemberAlarm)>,
+    /// The member whose database is being rewritten.
+    defragmenting: Option<MemberId>,
 }
 
 /// Why etcd refuses a request or a start.
@@ -45,6 +56,9 @@ pub enum StoreRefusal {
     /// The learner lags.
     #[error("etcdserver: can only promote a learner member which is in sync with leader")]
     LearnerNotReady,
+    /// The store was compacted up to that revision.
+    #[error("etcdserver: mvcc: required revision has been compacted")]
+    Compacted,
     /// The list does not have the member.
     #[error("etcdserver: member not found")]
     NotFound,
@@ -71,7 +85,8 @@ impl StoreModel {
         let list: MemberList = initial_cluster.iter().map(member).collect();
         let cluster_id = etcd_ids::cluster(list.keys().map(|id| id.0));
         let indices = list.keys().map(|id| (*id, 1)).collect();
-        Self { cluster_id, list, indices, ..Self::default() }
+        let databases = list.keys().map(|id| (*id, ModelDatabase::default())).collect();
+        Self { cluster_id, list, indices, databases, revision: 1, ..Self::default() }
     }
 
     /// The member list.
@@ -125,6 +140,7 @@ impl StoreModel {
 
     /// Lets time pass: members that are up and do not lag catch up, and a majority elects a leader.
     pub fn tick(&mut self, up: &BTreeSet<MemberId>, lagging: &BTreeSet<MemberId>) {
+        self.end_defragmentation();
         if !self.has_majority(up) {
             self.leader = None;
             return;
@@ -157,7 +173,12 @@ impl StoreModel {
                 Ok(())
             }
             StoreOrder::Remove { id, .. } => self.remove(*id, up),
-            StoreOrder::Disarm { .. } | StoreOrder::Defragment { .. } => Ok(()),
+            StoreOrder::Disarm { id, alarm } => {
+                self.alarms.remove(&(*id, *alarm));
+                Ok(())
+            }
+            StoreOrder::Compact { revision } => self.compact(*revision),
+            StoreOrder::Defragment { id, .. } => self.begin_defragmentation(*id),
         }
     }
 
@@ -179,6 +200,9 @@ impl StoreModel {
         let id = MemberId(etcd_ids::member(urls, &self.added.to_string()));
         self.list.insert(id, ListedMember { name: String::new(), peer_urls, is_learner: true });
         self.indices.insert(id, 0);
+        // The leader sends its file as it is.
+        let copied = self.leader.and_then(|leader| self.databases.get(&leader)).copied().unwrap_or_default();
+        self.databases.insert(id, copied);
         Ok(())
     }
 
@@ -209,6 +233,7 @@ impl StoreModel {
         }
         self.list.remove(&id);
         self.indices.remove(&id);
+        self.databases.remove(&id);
         self.removed.insert(id);
         if self.leader == Some(id) {
             self.leader = None;
@@ -235,7 +260,14 @@ impl StoreModel {
             let unreachable = || ObservedValue::unreachable("connection refused");
             (component, report.map_or_else(unreachable, ObservedValue::Known))
         };
-        StoreObservation { list, members: asked.into_iter().map(report).collect() }
+        let members: BTreeMap<_, _> = asked.into_iter().map(report).collect();
+        let responding: BTreeSet<MemberId> =
+            members.values().filter_map(ObservedValue::known).map(|report: &MemberReport| report.id).collect();
+        let mut other_alarms: BTreeMap<MemberId, BTreeSet<MemberAlarm>> = BTreeMap::new();
+        for (id, alarm) in self.alarms.iter().filter(|(id, _)| !responding.is_empty() && !responding.contains(id)) {
+            other_alarms.entry(*id).or_default().insert(*alarm);
+        }
+        StoreObservation { list, members, other_alarms }
     }
 
     fn report(&self, id: MemberId) -> MemberReport {
@@ -247,10 +279,11 @@ impl StoreModel {
             term: self.term,
             raft_index: index,
             applied_index: index,
+            revision: self.revision,
             is_learner: self.list.get(&id).is_some_and(|listed| listed.is_learner),
             version: "3.7.0".to_string(),
-            database: DatabaseSize::default(),
-            alarms: BTreeSet::new(),
+            database: self.databases.get(&id).copied().unwrap_or_default().report(),
+            alarms: self.alarms.iter().filter(|(of, _)| *of == id).map(|(_, alarm)| *alarm).collect(),
             errors: Vec::new(),
         }
     }

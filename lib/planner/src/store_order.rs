@@ -45,12 +45,18 @@ pub enum StoreOrder {
         /// Why it is removed.
         reason: MembershipReason,
     },
-    /// Disarm an alarm whose cause is gone.
+    /// Disarm an alarm whose cause is gone. It has taken effect if no member reports the alarm.
     Disarm {
         /// The member that raised it.
         id: MemberId,
         /// The alarm.
         alarm: MemberAlarm,
+    },
+    /// Remove from all databases what was overwritten or deleted before a revision. It has taken effect if etcd responds that it compacted the
+    /// store up to that revision or a later one.
+    Compact {
+        /// The revision.
+        revision: u64,
     },
     /// Defragment the database of a member, which serves nothing meanwhile.
     Defragment {
@@ -73,6 +79,7 @@ impl fmt::Display for StoreOrder {
                 write!(f, "remove the member {component} ({id}): {}", text_of_removal(*reason))
             }
             Self::Disarm { id, alarm } => write!(f, "disarm the alarm {alarm} of {id}"),
+            Self::Compact { revision } => write!(f, "compact the store up to the revision {revision}"),
             Self::Defragment { component, id } => write!(f, "defragment {component} ({id})"),
         }
     }
@@ -86,6 +93,7 @@ pub(crate) fn text_of_removal(reason: MembershipReason) -> &'static str {
         MembershipReason::MachineLost => "its machine is lost",
         MembershipReason::Unreachable => "its machine has been unreachable for spec.etcd.replaceAfter",
         MembershipReason::DataLost => "its data is gone",
+        MembershipReason::DataCorrupt => "etcd raised the alarm CORRUPT",
     }
 }
 
@@ -97,5 +105,6 @@ pub(crate) fn text_of_addition(reason: MembershipReason) -> &'static str {
         MembershipReason::MachineLost => "it replaces a member whose machine is lost",
         MembershipReason::Unreachable => "it replaces a member whose machine is unreachable",
         MembershipReason::DataLost => "it replaces a member whose data is gone",
+        MembershipReason::DataCorrupt => "it replaces a member whose data is corrupt",
     }
 }

@@ -16,7 +16,9 @@ use keelway_api::{
     store_observation::MemberAlarm,
 };
 
-use crate::{PassObservation, plan::Plan, text::listed, verdict::verdict};
+use crate::{
+    PassObservation, WaitBlocker, WaitSubject, plan::Plan, store_queries::has_store, text::listed, verdict::verdict,
+};
 
 /// The condition of a Cluster. It exists only while a store lacks space.
 pub(crate) const HAS_ROOM: &str = "EtcdHasRoom";
@@ -31,6 +33,7 @@ pub(crate) fn plan_room(plan: &mut Plan, seen: &PassObservation, now: &Time) {
         let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         let is_told = condition::has(conditions, HAS_ROOM);
         let quota = cluster.spec.etcd.quota();
+        let is_observed = seen.stores.contains_key(id) || cluster.spec.paused || !has_store(cluster);
         let says = match StoreRoom::of(plan, seen, (id, quota)).room_status((quota, is_told)) {
             RoomStatus::Nothing => continue,
             // A document that does not change stays shared.
@@ -38,6 +41,10 @@ pub(crate) fn plan_room(plan: &mut Plan, seen: &PassObservation, now: &Time) {
             RoomStatus::HasRoom => None,
             RoomStatus::Verdict(verdict) => Some(verdict),
         };
+        if says.is_some() && !is_observed {
+            // The next pass observes the store, because the condition is reported, and decides whether space can be freed.
+            plan.wait_in_progress(WaitSubject::Role(name.clone(), Role::Etcd), WaitBlocker::MemberList);
+        }
         let Some(cluster) = plan.documents.clusters.get_mut(&name) else { continue };
         let generation = cluster.metadata.generation;
         let conditions = &mut cluster.status.get_or_insert_default().conditions;

@@ -167,6 +167,22 @@ pub enum WaitBlocker {
     UnknownMember { id: MemberId, name: String },
     #[error("etcd: {0}")]
     StoreOrder(StoreOrder),
+    #[error("{0}")]
+    UnclearCorruption(UnclearCorruption),
+    #[error(
+        "space in its etcd: the data in use fills the quota, so neither compaction nor defragmentation makes room: increase spec.etcd.quota, or \
+         delete objects; the alarm NOSPACE is disarmed then"
+    )]
+    FilledQuota,
+    #[error("the compaction of its etcd to end on every member")]
+    Compaction,
+    #[error("a response of {0}, which raised the alarm NOSPACE: the alarm is disarmed once its database has room")]
+    MemberWithoutSpace(MemberId),
+    #[error(
+        "a majority of healthy etcd members beside it: its database is to be defragmented, and it does not respond meanwhile; {healthy} of \
+         {voters} would be healthy"
+    )]
+    MajorityBesideDefragmentation { healthy: usize, voters: usize },
     #[error("{0} to be healthy: a member is added only while all others are")]
     HealthyVoter(ComponentName),
     #[error("the start of its etcd as a learner")]
@@ -246,6 +262,29 @@ pub enum WaitBlocker {
     FirstHealthCheck,
 }
 
+/// Why no member of a store is replaced although etcd raised the alarm `CORRUPT`. Another choice could keep the corrupt data.
+#[expect(missing_docs, reason = "the texts state the reasons")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UnclearCorruption {
+    #[error(
+        "a person: etcd raised the alarm CORRUPT for its only member, so there is no other copy of the data: restore a snapshot \
+         (`keelway snapshot list`); if there is none, disarm the alarm with `etcdctl alarm disarm` to use the data as it is; no member is changed \
+         until then"
+    )]
+    OnlyMember,
+    #[error(
+        "a person: etcd raised the alarm CORRUPT, and does not report which member differs: compare `etcdctl endpoint hashkv --cluster`, remove \
+         the member that differs from most others with `etcdctl member remove`, and disarm the alarm with `etcdctl alarm disarm`; no member is \
+         changed until then"
+    )]
+    NoCertainMember,
+    #[error(
+        "a person: etcd raised the alarm CORRUPT for {corrupt} of {voters} members, so it is not certain which data is right: compare \
+         `etcdctl endpoint hashkv --cluster`, and restore a snapshot; no member is changed until then"
+    )]
+    MostMembers { corrupt: usize, voters: usize },
+}
+
 /// The first of the components, and the number of the others.
 fn first_of(components: &[ComponentRef]) -> String {
     const MOST: usize = 8;
@@ -259,6 +298,16 @@ fn first_of(components: &[ComponentRef]) -> String {
 fn expired(authorities: &[(&str, Timestamp)]) -> String {
     let all: Vec<_> = authorities.iter().map(|(secret, end)| format!("{secret} expired at {end}")).collect();
     listed(all.iter())
+}
+
+impl WaitBlocker {
+    /// Whether it reports what is wrong with the members of a store.
+    pub(crate) fn is_of_store(&self) -> bool {
+        matches!(
+            self,
+            Self::StoreMajority { .. } | Self::UnknownMember { .. } | Self::UnclearCorruption(_) | Self::StoreOrder(_)
+        )
+    }
 }
 
 impl Waiting {

@@ -1,11 +1,15 @@
-//! Changes the members of a store again and again: scaling, drained, silent and lost machines, learners that lag, orders that are lost, and a
-//! driver that dies between any two steps. Our orders never end a majority, and in the end the members are those of the spec.
+//! Changes the members of a store again and again: scaling, drained, silent and lost machines, learners that lag, full databases, orders that are lost,
+//! and a driver that dies between any two steps. Our orders never end a majority, and in the end the members are those of the spec.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "this is all test")]
 
 mod model;
 
+#[path = "membership/corruption.rs"]
+mod corruption;
 #[path = "membership/planted.rs"]
 mod planted;
+#[path = "membership/space.rs"]
+mod space;
 #[path = "membership/steps.rs"]
 mod steps;
 #[path = "membership/world.rs"]
@@ -23,8 +27,10 @@ fn round() -> impl Strategy<Value = Round> {
         1 => Just(DriverFate::LosesTheOrder),
     ];
     let replicas = prop_oneof![Just(1), Just(3), Just(5)];
-    (replicas, bits(), bits(), bits(), 0..7i64, any::<bool>(), fate).prop_map(
-        |(replicas, silent, dead, drained, minutes, lags, fate)| Round {
+    // Data alone never fills the quota.
+    let writes = prop_oneof![2 => Just((0, 0)), 1 => (Just(1), 0..60u64)];
+    (replicas, bits(), bits(), bits(), 0..7i64, any::<bool>(), fate, writes).prop_map(
+        |(replicas, silent, dead, drained, minutes, lags, fate, writes)| Round {
             replicas,
             silent,
             dead,
@@ -32,6 +38,7 @@ fn round() -> impl Strategy<Value = Round> {
             minutes,
             lags,
             fate,
+            writes,
         },
     )
 }

@@ -566,7 +566,7 @@ fn a_store_without_space_is_reported_until_its_alarm_is_disarmed() {
     let (reason, message) = world.room().unwrap();
     assert_eq!(reason, "NoSpace");
     assert!(message.starts_with("etcd-1: the alarm NOSPACE is raised"), "{message}");
-    assert_eq!(world.progressing().1, "Settled", "it is not ours to mend");
+    assert_eq!(world.progressing().1, "Changing", "the next pass observes the store");
     // They were defragmented, and the alarm is still raised.
     world.databases([1, 1, 1]);
     world.member(1, Some(full));

@@ -178,7 +178,7 @@ pub trait Components: Send + Sync {
     async fn store(&self, _documents: &Documents, members: &[Probe]) -> StoreObservation {
         let unknown = || ObservedValue::unreachable("its store cannot be queried");
         let members = members.iter().map(|probe| (probe.component.component.clone(), unknown())).collect();
-        StoreObservation { list: None, members }
+        StoreObservation { members, ..StoreObservation::default() }
     }
     /// Executes an order to a store, unless the order has already taken effect. `members` are the health checks of its etcd members. Bounded in
     /// time. The error is text for users, with its causes.

@@ -189,10 +189,10 @@ reasons! {
         => "upgrade Keelway again, or remove the fields that the message names if they are no longer needed";
     NearQuota, WARNING, "Cluster", "EtcdHasRoom":
         "the database of an etcd member has reached 80 % of its quota or more; at 100 % the API server rejects writes"
-        => "delete objects that fill etcd, or increase `spec.etcd.quota`: docs/operations.md, \".. etcd runs out of space\"";
+        => "Keelway defragments members of which a fifth or more is free; otherwise delete objects that fill etcd, or increase `spec.etcd.quota`: docs/operations.md, \".. etcd runs out of space\"";
     NoSpace, WARNING, "Cluster", "EtcdHasRoom":
         "etcd has raised the alarm `NOSPACE`: the API server rejects all writes except deletions until the alarm is disarmed"
-        => "compact and defragment etcd, then disarm the alarm: docs/operations.md, \".. etcd runs out of space\"";
+        => "Keelway compacts and defragments etcd, and disarms the alarm; if `keelway plan` reports that the data in use fills the quota, increase `spec.etcd.quota` or delete objects: docs/operations.md, \".. etcd runs out of space\"";
     NoMajority, WARNING, "Cluster", "EtcdMembersHealthy":
         "fewer than a majority of the etcd members work together: the API server serves nothing until they do"
         => "bring the machines of the members that the message names back; if they are gone for good: docs/operations.md, \".. etcd lost its quorum\"";
@@ -201,10 +201,10 @@ reasons! {
         => "nothing; the message names the step, and `keelway plan` what it waits for: docs/etcd-members.md";
     MemberCorrupt, WARNING, "Cluster", "EtcdMembersHealthy":
         "etcd has raised the alarm `CORRUPT`: the data of a member differs from that of the others, and the API server serves nothing until the alarm is disarmed"
-        => "replace the member that the message names: docs/stores.md, \"Conditions\"";
+        => "Keelway replaces the member; if etcd does not report which one it is, or most members are corrupt, `keelway plan` reports what to do: docs/operations.md, \".. an etcd member is corrupt\"";
     MemberMissing, WARNING, "Cluster", "EtcdMembersHealthy":
         "a member that the documents record is not in etcd's member list: a person removed it with another client"
-        => "see docs/stores.md, \"Conditions\"";
+        => "Keelway replaces the member once the members that remain work: docs/stores.md, \"Conditions\"";
     MemberUnknown, WARNING, "Cluster", "EtcdMembersHealthy":
         "etcd's member list has a member that no component of the cluster runs: a person added it with another client"
         => "remove it from the list: docs/stores.md, \"Conditions\"";

@@ -123,6 +123,8 @@ pub enum DatabaseRoom {
     Less,
     /// 80 % or more. The alert `KeelwayEtcdQuotaLow` fires too.
     NearQuota,
+    /// 90 % or more. The database of the only member of a store is defragmented from here on.
+    AlmostFull,
     /// etcd rejects writes.
     NoSpace,
 }
@@ -147,6 +149,7 @@ impl Figures {
         }
         let (bytes, quota) = (u128::from(self.database_bytes?), u128::from(quota.bytes()));
         Some(match bytes * 100 {
+            used if used >= quota * 90 => DatabaseRoom::AlmostFull,
             used if used >= quota * 80 => DatabaseRoom::NearQuota,
             used if used >= quota * 75 => DatabaseRoom::Less,
             _ => DatabaseRoom::Enough,

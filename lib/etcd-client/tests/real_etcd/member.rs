@@ -20,11 +20,14 @@ use crate::host::WORK;
 /// The quota of the databases: small, so that a few writes reach it.
 pub(crate) const QUOTA: i64 = 8 << 20;
 
-/// Up to two members, which end with their host.
+/// The most members.
+const MEMBERS: usize = 3;
+
+/// Up to three members, which end with their host.
 pub(crate) struct StoreProcesses {
     authority: Authority,
     client: IssuedCertificate,
-    running: [Option<Child>; 2],
+    running: [Option<Child>; MEMBERS],
 }
 
 pub(crate) fn path(name: &str) -> PathBuf {
@@ -68,25 +71,39 @@ fn etcd() -> PathBuf {
 }
 
 pub(crate) fn client_port(member: usize) -> u16 {
-    [25_000, 25_010][member]
+    [25_000, 25_010, 25_020][member]
 }
 
 impl StoreProcesses {
     /// Starts the only member of a new store.
     pub(crate) fn of_one_member() -> Self {
+        let mut store = Self::prepare();
+        store.start(0, &[0], "new");
+        store
+    }
+
+    /// Starts the three members of a new store.
+    pub(crate) fn of_three_members() -> Self {
+        let mut store = Self::prepare();
+        for member in 0..MEMBERS {
+            store.start(member, &[0, 1, 2], "new");
+        }
+        store
+    }
+
+    fn prepare() -> Self {
         etcd();
         let authority = Authority::mint("etcd", validity(), &mut random()).unwrap();
         let client = issue(&authority, "driver");
         write("ca.crt", authority.certificate().pem());
         write("client.crt", &client.certificate_pem);
         write("client.key", client.key_pem.expose());
-        let mut store = Self { authority, client, running: [None, None] };
-        for member in [0, 1] {
+        let store = Self { authority, client, running: [const { None }; MEMBERS] };
+        for member in 0..MEMBERS {
             let issued = issue(&store.authority, &format!("etcd-{member}"));
             write(&format!("etcd-{member}.crt"), &issued.certificate_pem);
             write(&format!("etcd-{member}.key"), issued.key_pem.expose());
         }
-        store.start(0, &[0]);
         store
     }
 
@@ -103,12 +120,12 @@ impl StoreProcesses {
 
     /// Starts a member that was added to the running store.
     pub(crate) fn start_added(&mut self, member: usize) {
-        self.start(member, &[0, 1]);
+        self.start(member, &[0, 1], "existing");
     }
 
     /// Starts a member that was stopped. It has data, and ignores the arguments of its first start.
     pub(crate) fn start_again(&mut self, member: usize) {
-        self.start(member, &[0, 1]);
+        self.start(member, &[0, 1], "existing");
     }
 
     /// Kills a member.
@@ -118,7 +135,7 @@ impl StoreProcesses {
         running.wait().unwrap();
     }
 
-    fn start(&mut self, member: usize, initial: &[usize]) {
+    fn start(&mut self, member: usize, initial: &[usize], state: &str) {
         let url = format!("https://127.0.0.1:{}", client_port(member));
         let initial_cluster: Vec<_> = initial.iter().map(|of| format!("etcd-{of}={}", self.peer_url(*of))).collect();
         let file = |name: &str| path(name).display().to_string();
@@ -131,7 +148,7 @@ impl StoreProcesses {
             ("listen-peer-urls", self.peer_url(member)),
             ("initial-advertise-peer-urls", self.peer_url(member)),
             ("initial-cluster", initial_cluster.join(",")),
-            ("initial-cluster-state", if initial.len() == 1 { "new" } else { "existing" }.to_owned()),
+            ("initial-cluster-state", state.to_owned()),
             ("cert-file", certificate.clone()),
             ("key-file", key.clone()),
             ("trusted-ca-file", file("ca.crt")),
@@ -199,7 +216,7 @@ impl StoreProcesses {
 /// Prints the last output of the members if the test fails.
 impl Drop for StoreProcesses {
     fn drop(&mut self) {
-        for member in [0, 1].into_iter().filter(|_| std::thread::panicking()) {
+        for member in (0..MEMBERS).filter(|_| std::thread::panicking()) {
             let text = fs::read_to_string(path(&format!("etcd-{member}.log"))).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
             println!("-- etcd-{member}");

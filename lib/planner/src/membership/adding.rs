@@ -125,6 +125,10 @@ fn reason_to_give_up(
     if let Some(reason) = reason_to_leave(documents, at, component) {
         return Some(reason);
     }
+    // A learner may be a copy of the corrupt member.
+    if view.has_corruption() {
+        return Some(MembershipReason::DataCorrupt);
+    }
     let wanted = documents.clusters.get(&at.cluster.reference)?.spec.replicas(Role::Etcd) as usize;
     let staying = view.voters.values().filter(|voter| voter.leaves.is_none()).count();
     (staying >= wanted).then_some(MembershipReason::Replicas)

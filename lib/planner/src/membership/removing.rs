@@ -7,7 +7,7 @@ use keelway_api::{
 
 use super::{
     ChangeProgress, StoreContext, change_store, order, pod, store,
-    store_view::{StoreView, VoterView, is_majority},
+    store_view::{StoreView, is_majority},
     wait,
 };
 use crate::{StoreOrder, WaitBlocker, WaitKind, plan::Plan, retirement};
@@ -49,7 +49,11 @@ pub(super) fn remove(
     match view.leader() {
         None => wait(plan, at, component, WaitKind::InProgress, WaitBlocker::StoreLeader),
         // Gate 8.
-        Some(leader) if leader == id => move_leader(plan, at, view, (component, id)),
+        Some(leader) if leader == id => {
+            if let Some(to) = view.next_leader(component) {
+                order(plan, at, component, StoreOrder::MoveLeader { from: id, to });
+            }
+        }
         Some(_) => {
             let reason = change.reason;
             order(plan, at, component, StoreOrder::Remove { component: component.clone(), id, reason });
@@ -63,21 +67,6 @@ pub(super) fn lacks_majority(view: &StoreView<'_>, component: &ComponentName) ->
     let (healthy, voters) = (view.count_healthy_besides(component), view.count_voters().saturating_sub(1));
     let has_majority = voters > 0 && is_majority(healthy, voters);
     (!has_majority).then_some(WaitBlocker::MajorityAfterRemoval { healthy, voters })
-}
-
-/// The next leader is a healthy voter that stays, with the newest log.
-fn move_leader(
-    plan: &mut Plan,
-    at: StoreContext<'_>,
-    view: &StoreView<'_>,
-    (component, from): (&ComponentName, MemberId),
-) {
-    let rank = |voter: &&VoterView| (voter.leaves.is_none(), voter.raft_index, core::cmp::Reverse(voter.id));
-    let others = view.voters.iter().filter(|(name, voter)| voter.is_healthy && *name != component);
-    let to = others.map(|(_, voter)| voter).max_by_key(rank).map(|voter| voter.id);
-    if let Some(to) = to {
-        order(plan, at, component, StoreOrder::MoveLeader { from, to });
-    }
 }
 
 /// Gates 9 and 10: the member list lacks the member, so its machine stops it and removes its data.

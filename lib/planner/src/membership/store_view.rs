@@ -1,6 +1,10 @@
 //! The members of a store as the member list, the documents and their own reports show them together.
 
-use alloc::{collections::BTreeMap, string::String, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
 
 use keelway_api::{
     Documents,
@@ -8,43 +12,49 @@ use keelway_api::{
     membership::MembershipReason,
     name::{ComponentName, HypervisorName},
     role::Role,
-    store_observation::{ListedMember, MemberId, MemberList, MemberReport, StoreObservation},
+    store_observation::{ListedMember, MemberAlarm, MemberId, MemberList, MemberReport, StoreObservation},
 };
 
 use super::{StoreContext, is_unused, peer_urls, pod, reason_to_leave, store};
-use crate::component_set::of_role;
+use crate::{UnclearCorruption, component_set::of_role};
+
+/// The id of an alarm that concerns no certain member.
+const NO_MEMBER: MemberId = MemberId(0);
 
 /// A voter that the documents record.
-pub(super) struct VoterView {
-    pub(super) id: MemberId,
+pub(crate) struct VoterView {
+    pub(crate) id: MemberId,
     /// Whether it reports a leader.
-    pub(super) is_healthy: bool,
+    pub(crate) is_healthy: bool,
     /// Why it has to leave.
-    pub(super) leaves: Option<MembershipReason>,
-    pub(super) machine: Option<HypervisorName>,
-    pub(super) index: u32,
+    pub(crate) leaves: Option<MembershipReason>,
+    pub(crate) machine: Option<HypervisorName>,
+    pub(crate) index: u32,
     /// The index of its last committed entry, if it responds.
-    pub(super) raft_index: Option<u64>,
+    pub(crate) raft_index: Option<u64>,
 }
 
-pub(super) struct StoreView<'a> {
+pub(crate) struct StoreView<'a> {
     seen: &'a StoreObservation,
     list: &'a MemberList,
     /// The voters that the documents record.
-    pub(super) voters: BTreeMap<ComponentName, VoterView>,
+    pub(crate) voters: BTreeMap<ComponentName, VoterView>,
     /// A component that the list has and the documents do not record as a member, as after the loss of their newest copy.
-    pub(super) forgotten: Option<ComponentName>,
+    pub(crate) forgotten: Option<ComponentName>,
     /// Members that no component of the documents runs, with their names.
-    pub(super) unknown: Vec<(MemberId, String)>,
+    pub(crate) unknown: Vec<(MemberId, String)>,
+    /// All alarms that are raised.
+    pub(crate) alarms: BTreeSet<(MemberId, MemberAlarm)>,
 }
 
 impl<'a> StoreView<'a> {
-    pub(super) fn of(
+    pub(crate) fn of(
         documents: &Documents,
         at: StoreContext<'_>,
         (seen, list): (&'a StoreObservation, &'a MemberList),
     ) -> Self {
-        let mut view = Self { seen, list, voters: BTreeMap::new(), forgotten: None, unknown: Vec::new() };
+        let mut view =
+            Self { seen, list, voters: BTreeMap::new(), forgotten: None, unknown: Vec::new(), alarms: seen.alarms() };
         let joining = store(documents, at).and_then(|store| store.change.as_ref()).map(|change| &change.peer_urls);
         let unrecorded: Vec<_> = unrecorded_components(documents, at).collect();
         for (id, listed) in list {
@@ -58,60 +68,99 @@ impl<'a> StoreView<'a> {
                 continue;
             };
             if !listed.is_learner {
-                let leaves = reason_to_leave(documents, at, name);
-                view.voters.insert(name.clone(), voter(documents, at, (seen, name, *id), leaves));
+                let corrupt = view.is_corrupt(*id).then_some(MembershipReason::DataCorrupt);
+                let leaves = reason_to_leave(documents, at, name).or(corrupt);
+                let mut voter = voter(documents, at, (seen, name, *id), leaves);
+                voter.is_healthy &= corrupt.is_none();
+                view.voters.insert(name.clone(), voter);
             }
         }
         view
     }
 
     /// A member of the list with these peer URLs, whether or not the documents record it.
-    pub(super) fn listed_at(&self, urls: &[String]) -> Option<(MemberId, &'a ListedMember)> {
+    pub(crate) fn listed_at(&self, urls: &[String]) -> Option<(MemberId, &'a ListedMember)> {
         self.list.iter().find(|(_, listed)| has_urls(listed, urls)).map(|(id, listed)| (*id, listed))
     }
 
-    pub(super) fn listed(&self, id: MemberId) -> Option<&'a ListedMember> {
+    pub(crate) fn listed(&self, id: MemberId) -> Option<&'a ListedMember> {
         self.list.get(&id)
     }
 
     /// Recorded members that the list lacks, if a healthy voter confirms that it is the list of this store. etcd never accepts them again.
-    pub(super) fn gone(&self, documents: &Documents, at: StoreContext<'_>) -> Vec<ComponentName> {
+    pub(crate) fn gone(&self, documents: &Documents, at: StoreContext<'_>) -> Vec<ComponentName> {
         let is_confirmed = self.voters.values().any(|voter| voter.is_healthy);
         let members = store(documents, at).filter(|_| is_confirmed).into_iter().flat_map(EtcdStatus::staying_members);
         let gone = members.filter(|(_, member)| member.id.parse().is_ok_and(|id| self.listed(id).is_none()));
         gone.map(|(name, _)| name.clone()).collect()
     }
 
+    pub(crate) fn is_corrupt(&self, id: MemberId) -> bool {
+        self.alarms.contains(&(id, MemberAlarm::Corrupt))
+    }
+
+    /// An alarm of a member that the store has removed. Nothing else ends it.
+    pub(crate) fn alarm_of_removed(&self) -> Option<(MemberId, MemberAlarm)> {
+        let is_removed = |id: &MemberId| *id != NO_MEMBER && !self.list.contains_key(id);
+        self.alarms.iter().find(|(id, _)| is_removed(id)).copied()
+    }
+
+    /// Why no corrupt member can be replaced. None: no voter is corrupt, or etcd reported which, and at most half of the voters are.
+    pub(crate) fn unclear_corruption(&self) -> Option<UnclearCorruption> {
+        let voters = self.count_voters();
+        let is_voter = |id: &MemberId| self.list.get(id).is_some_and(|listed| !listed.is_learner);
+        let corrupt = self.list.keys().filter(|id| is_voter(*id) && self.is_corrupt(**id)).count();
+        match (self.is_corrupt(NO_MEMBER), corrupt) {
+            (true, _) if voters > 1 => Some(UnclearCorruption::NoCertainMember),
+            (false, 0) => None,
+            _ if voters == 1 => Some(UnclearCorruption::OnlyMember),
+            _ if corrupt * 2 <= voters => None,
+            _ => Some(UnclearCorruption::MostMembers { corrupt, voters }),
+        }
+    }
+
     /// The number of voters in the list, with those that the documents do not record.
-    pub(super) fn count_voters(&self) -> usize {
+    pub(crate) fn count_voters(&self) -> usize {
         self.list.values().filter(|listed| !listed.is_learner).count()
     }
 
     /// The healthy voters besides one.
-    pub(super) fn count_healthy_besides(&self, component: &ComponentName) -> usize {
+    pub(crate) fn count_healthy_besides(&self, component: &ComponentName) -> usize {
         self.voters.iter().filter(|(name, voter)| voter.is_healthy && *name != component).count()
     }
 
-    pub(super) fn first_ill(&self) -> Option<&ComponentName> {
+    pub(crate) fn first_ill(&self) -> Option<&ComponentName> {
         self.voters.iter().find(|(_, voter)| !voter.is_healthy).map(|(name, _)| name)
     }
 
-    pub(super) fn leader(&self) -> Option<MemberId> {
+    pub(crate) fn leader(&self) -> Option<MemberId> {
         self.seen.leader()
     }
 
-    pub(super) fn report(&self, component: &ComponentName) -> Option<&'a MemberReport> {
+    /// Whether the data of any member is corrupt.
+    pub(crate) fn has_corruption(&self) -> bool {
+        self.alarms.iter().any(|(_, alarm)| *alarm == MemberAlarm::Corrupt)
+    }
+
+    /// The healthy voter that is to lead in place of a component: one that stays, with the newest log.
+    pub(crate) fn next_leader(&self, component: &ComponentName) -> Option<MemberId> {
+        let rank = |voter: &&VoterView| (voter.leaves.is_none(), voter.raft_index, core::cmp::Reverse(voter.id));
+        let others = self.voters.iter().filter(|(name, voter)| voter.is_healthy && *name != component);
+        others.map(|(_, voter)| voter).max_by_key(rank).map(|voter| voter.id)
+    }
+
+    pub(crate) fn report(&self, component: &ComponentName) -> Option<&'a MemberReport> {
         self.seen.report(component)
     }
 
     /// The index of the last entry that the store committed, as far as voters report it.
-    pub(super) fn newest_index(&self) -> Option<u64> {
+    pub(crate) fn newest_index(&self) -> Option<u64> {
         self.voters.values().filter_map(|voter| voter.raft_index).max()
     }
 }
 
 /// Whether healthy voters are a majority.
-pub(super) fn is_majority(healthy: usize, voters: usize) -> bool {
+pub(crate) fn is_majority(healthy: usize, voters: usize) -> bool {
     healthy > voters / 2
 }
 

@@ -4,18 +4,20 @@ use keelway_planner::{StoreOrder, WaitBlocker};
 
 use super::world::{Round, World, calm};
 
-fn kinds(world: &World) -> Vec<String> {
+pub(super) fn kinds(world: &World) -> Vec<String> {
     let kind = |order: &StoreOrder| match order {
         StoreOrder::AddLearner { component, .. } => format!("add {component}"),
         StoreOrder::Promote { component, .. } => format!("promote {component}"),
         StoreOrder::MoveLeader { .. } => "move the leader".to_owned(),
         StoreOrder::Remove { component, .. } => format!("remove {component}"),
-        StoreOrder::Disarm { .. } | StoreOrder::Defragment { .. } => format!("{order}"),
+        StoreOrder::Disarm { alarm, .. } => format!("disarm {alarm}"),
+        StoreOrder::Compact { .. } => "compact".to_owned(),
+        StoreOrder::Defragment { component, .. } => format!("defragment {component}"),
     };
     world.orders.iter().map(kind).collect()
 }
 
-fn settle(world: &mut World, round: &Round) {
+pub(super) fn settle(world: &mut World, round: &Round) {
     for _ in 0..40 {
         let plan = world.pass(round);
         if plan.decisions.is_empty() && plan.waiting.is_empty() {

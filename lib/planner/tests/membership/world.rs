@@ -34,6 +34,8 @@ pub(super) struct Round {
     /// Whether learners receive nothing.
     pub(super) lags: bool,
     pub(super) fate: DriverFate,
+    /// What clients write: new data and replaced data, in percent of the quota.
+    pub(super) writes: (u64, u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +48,7 @@ pub(super) enum DriverFate {
 
 /// All machines respond, and nothing lags.
 pub(super) fn calm(replicas: u32) -> Round {
-    Round { replicas, silent: 0, dead: 0, drained: 0, minutes: 1, lags: false, fate: DriverFate::Lives }
+    Round { replicas, silent: 0, dead: 0, drained: 0, minutes: 1, lags: false, fate: DriverFate::Lives, writes: (0, 0) }
 }
 
 pub(super) struct World {
@@ -235,6 +237,7 @@ impl World {
         let up = self.up(|number| self.works(round, number)).into_values().collect();
         let Some(store) = &mut self.store else { return };
         let had_majority = store.has_majority(&up);
+        assert_eq!(store.broken_space_rule(order), None, "{order}");
         if store.execute(order, &up).is_ok() {
             self.orders.push(order.clone());
             assert!(!had_majority || store.has_majority(&up), "{order} ended the majority");
@@ -247,6 +250,7 @@ impl World {
         if let Some(store) = &mut self.store {
             let lagging = if round.lags { up.clone() } else { BTreeSet::new() };
             store.tick(&up, &lagging);
+            store.write(round.writes.0, round.writes.1);
         }
     }
 
@@ -315,6 +319,7 @@ impl World {
         let (members, list) = (self.members(), store.list());
         assert_eq!(list.len(), replicas as usize);
         assert!(list.values().all(|listed| !listed.is_learner));
+        assert_eq!(store.alarms().next(), None, "no alarm is left");
         let names: BTreeSet<String> = list.values().map(|listed| listed.name.clone()).collect();
         assert_eq!(names, members.keys().map(ToString::to_string).collect());
         let responding = self.machines.iter().enumerate().filter(|(number, _)| !self.lost.contains(number));

@@ -26,6 +26,7 @@ fn healthy(world: &mut World) -> StoreObservation {
         term: 2,
         raft_index: 10_000,
         applied_index: 10_000,
+        revision: 7_000,
         is_learner: false,
         version: "3.7.0".to_owned(),
         database: DatabaseSize::default(),
@@ -35,6 +36,7 @@ fn healthy(world: &mut World) -> StoreObservation {
     StoreObservation {
         list: Some(ids.iter().map(listed).collect()),
         members: ids.iter().map(|(name, id)| (name.clone(), ObservedValue::Known(report(*id)))).collect(),
+        other_alarms: [].into(),
     }
 }
 
@@ -86,20 +88,29 @@ fn a_learner_that_catches_up_does_not_lag() {
 }
 
 #[test]
-fn members_that_another_client_removed_or_added_are_reported() {
+fn a_member_that_another_client_removed_is_reported_until_a_healthy_member_confirms_it() {
     let mut world = World::settled();
     let mut store = healthy(&mut world);
     let list = store.list.as_mut().unwrap();
     let removed = *list.iter().find(|(_, member)| member.name == "etcd-1").unwrap().0;
-    let mut member = list.remove(&removed).unwrap();
+    list.remove(&removed);
+    // These members report the id of another store than the documents record.
     assert_eq!(reported(&mut world, &store).unwrap().0, "MemberMissing");
+}
+
+#[test]
+fn a_member_that_another_client_added_is_reported() {
+    let mut world = World::settled();
+    let mut store = healthy(&mut world);
     let list = store.list.as_mut().unwrap();
-    list.insert(removed, member.clone());
+    let mut member = list.values().next().unwrap().clone();
     member.name = "etcd-9".to_owned();
+    member.peer_urls = ["https://etcd-9:1".to_owned()].into();
     list.insert(MemberId(7), member.clone());
     let (reason, message) = reported(&mut world, &store).unwrap();
     assert_eq!(reason, "MemberUnknown");
     assert!(message.starts_with("waits for etcd-9 to leave etcd's member list"), "{message}");
+    assert_eq!(world.progressing().1, "Blocked", "a person has to remove it");
     // A member that was added has no name until it starts.
     member.name = String::new();
     store.list.as_mut().unwrap().insert(MemberId(7), member);

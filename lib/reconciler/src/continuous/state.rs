@@ -442,7 +442,8 @@ mod tests {
         let own = |mebibytes, no_space| seen("aaaaaaaaaaaaaaaa/etcd-0", mebibytes, no_space);
         assert_eq!(own(20, false), own(3000, false));
         assert_ne!(own(3000, false), own(3300, false), "80 % are used");
-        assert_eq!(own(3300, false), own(4000, false));
+        assert_eq!(own(3300, false), own(3600, false));
+        assert_ne!(own(3600, false), own(4000, false), "90 % are used");
         assert_ne!(own(4000, false), own(4000, true));
         let other = |mebibytes| seen("bbbbbbbbbbbbbbbb/etcd-0", mebibytes, false);
         assert_eq!(other(20), other(4000));

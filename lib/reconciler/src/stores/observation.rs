@@ -15,17 +15,38 @@ const MOST_LIST_QUERIES: usize = 2;
 
 /// Queries the status of all members concurrently, and then the member list. Bounded in time by the deadlines of the client.
 pub(crate) async fn observe(members: &Members) -> StoreObservation {
-    let mut store = StoreObservation { list: None, members: reports(members).await };
+    let statuses = statuses(members).await;
+    let raised = alarms(statuses.values().filter_map(|status| status.as_ref().ok()));
+    let members_seen = reports_of(statuses, &raised);
+    let responding: BTreeSet<MemberId> =
+        members_seen.values().filter_map(ObservedValue::known).map(|report| report.id).collect();
+    let mut other_alarms: BTreeMap<MemberId, BTreeSet<MemberAlarm>> = BTreeMap::new();
+    for (id, alarm) in raised.into_iter().filter(|(id, _)| !responding.contains(id)) {
+        other_alarms.entry(id).or_default().insert(alarm);
+    }
+    let mut store = StoreObservation { list: None, members: members_seen, other_alarms };
     store.list = list(members, &store).await;
     store
 }
 
 /// Queries the status of all members concurrently. It needs no majority.
 pub(crate) async fn reports(members: &Members) -> BTreeMap<ComponentName, ObservedValue<MemberReport>> {
-    let statuses = join_all(members.iter().map(|(name, client)| async { (name.clone(), status(client).await) })).await;
-    let raised = alarms(statuses.iter().filter_map(|(_, status)| status.as_ref().ok()));
+    let statuses = statuses(members).await;
+    let raised = alarms(statuses.values().filter_map(|status| status.as_ref().ok()));
+    reports_of(statuses, &raised)
+}
+
+async fn statuses(members: &Members) -> BTreeMap<ComponentName, Result<StatusResponse, String>> {
+    let each = members.iter().map(|(name, client)| async { (name.clone(), status(client).await) });
+    join_all(each).await.into_iter().collect()
+}
+
+fn reports_of(
+    statuses: BTreeMap<ComponentName, Result<StatusResponse, String>>,
+    raised: &BTreeSet<(MemberId, MemberAlarm)>,
+) -> BTreeMap<ComponentName, ObservedValue<MemberReport>> {
     let report = |status| match status {
-        Ok(status) => ObservedValue::Known(member_report(status, &raised)),
+        Ok(status) => ObservedValue::Known(member_report(status, raised)),
         Err(why) => ObservedValue::unreachable(why),
     };
     statuses.into_iter().map(|(name, status)| (name, report(status))).collect()
@@ -85,6 +106,7 @@ fn member_report(status: StatusResponse, raised: &BTreeSet<(MemberId, MemberAlar
         term: status.raft_term,
         raft_index: status.raft_index,
         applied_index: status.raft_applied_index,
+        revision: u64::try_from(header.revision).unwrap_or_default(),
         is_learner: status.is_learner,
         version: status.version,
         database: DatabaseSize {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use keelway_api::{machine::ObservedValue, name::ComponentName};
+use keelway_api::name::ComponentName;
 use keelway_etcd_client::{EtcdAlarm, EtcdClient, EtcdError};
 use keelway_planner::{MemberAlarm, MemberId, MemberList, StoreObservation, StoreOrder};
 
@@ -37,7 +37,6 @@ pub(crate) async fn execute(members: &Members, order: &StoreOrder) -> Result<(),
 }
 
 fn has_taken_effect(order: &StoreOrder, store: &StoreObservation, list: &MemberList) -> Result<bool, StoreOrderError> {
-    let mut reports = store.members.values().filter_map(ObservedValue::known);
     Ok(match order {
         StoreOrder::AddLearner { peer_urls, .. } => {
             let urls: BTreeSet<String> = peer_urls.iter().cloned().collect();
@@ -46,9 +45,9 @@ fn has_taken_effect(order: &StoreOrder, store: &StoreObservation, list: &MemberL
         StoreOrder::Promote { id, .. } => !list.get(id).ok_or(StoreOrderError::NoMember(*id))?.is_learner,
         StoreOrder::MoveLeader { from, .. } => store.leader().is_some_and(|leader| leader != *from),
         StoreOrder::Remove { id, .. } => !list.contains_key(id),
-        StoreOrder::Disarm { id, alarm } => !reports.any(|report| report.id == *id && report.alarms.contains(alarm)),
-        // Repeating it is safe: the member only rewrites its database once more.
-        StoreOrder::Defragment { .. } => false,
+        StoreOrder::Disarm { id, alarm } => !store.alarms().contains(&(*id, *alarm)),
+        // etcd responds whether it was compacted, and rewrites the database of a member once more at most.
+        StoreOrder::Compact { .. } | StoreOrder::Defragment { .. } => false,
     })
 }
 
@@ -64,9 +63,10 @@ fn executor<'a>(order: &StoreOrder, store: &'a StoreObservation) -> Option<&'a C
             .find(|(_, seen)| seen.known().is_some_and(|report| report.id == *id))
             .map(|(name, _)| name),
         StoreOrder::Remove { id, .. } => voters.iter().find(|(_, report)| report.id != *id).map(|(name, _)| *name),
-        StoreOrder::AddLearner { .. } | StoreOrder::Promote { .. } | StoreOrder::Disarm { .. } => {
-            voters.first().map(|(name, _)| *name)
-        }
+        StoreOrder::AddLearner { .. }
+        | StoreOrder::Promote { .. }
+        | StoreOrder::Disarm { .. }
+        | StoreOrder::Compact { .. } => voters.first().map(|(name, _)| *name),
     }
 }
 
@@ -77,7 +77,16 @@ async fn send(client: &EtcdClient, order: &StoreOrder) -> Result<(), EtcdError> 
         StoreOrder::MoveLeader { to, .. } => client.move_leader(to.0).await,
         StoreOrder::Remove { id, .. } => client.remove(id.0).await,
         StoreOrder::Disarm { id, alarm } => client.disarm(id.0, etcd_alarm(*alarm)).await,
+        StoreOrder::Compact { revision } => compact(client, *revision).await,
         StoreOrder::Defragment { .. } => client.defragment().await,
+    }
+}
+
+/// A store that was compacted up to the revision or a later one needs no compaction.
+async fn compact(client: &EtcdClient, revision: u64) -> Result<(), EtcdError> {
+    match client.compact(i64::try_from(revision).unwrap_or(i64::MAX)).await {
+        Err(error) if error.is_compacted() => Ok(()),
+        done => done,
     }
 }
 

@@ -12,6 +12,7 @@ mod host;
 #[expect(dead_code, reason = "the test of the client uses the rest")]
 #[path = "../../../etcd-client/tests/real_etcd/member.rs"]
 mod member;
+mod space;
 #[path = "../../../../cluster-controller/tests/live/wait.rs"]
 mod wait;
 
@@ -25,6 +26,13 @@ use member::StoreProcesses;
 fn orders_take_effect_once() {
     host::on_own_host("orders_take_effect_once", || {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(orders());
+    });
+}
+
+#[test]
+fn a_full_store_and_a_corrupt_member_are_repaired() {
+    host::on_own_host("a_full_store_and_a_corrupt_member_are_repaired", || {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(space::repairs());
     });
 }
 

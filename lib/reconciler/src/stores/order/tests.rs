@@ -1,3 +1,4 @@
+use keelway_api::machine::ObservedValue;
 use keelway_planner::{DatabaseSize, ListedMember, MemberReport};
 
 use super::*;
@@ -21,6 +22,7 @@ fn store() -> StoreObservation {
             term: 2,
             raft_index: 100,
             applied_index: 100,
+            revision: 50,
             is_learner: id == 3,
             version: "3.7.0".to_owned(),
             database: DatabaseSize::default(),
@@ -32,6 +34,7 @@ fn store() -> StoreObservation {
     StoreObservation {
         list: Some((1..).zip(names).map(|(id, name)| listed(id, name)).collect()),
         members: (1..).zip(names).map(|(id, name)| report(id, name)).collect(),
+        other_alarms: [(MemberId(8), [MemberAlarm::Corrupt].into())].into(),
     }
 }
 
@@ -60,6 +63,10 @@ fn disarm(id: u64, alarm: MemberAlarm) -> StoreOrder {
     StoreOrder::Disarm { id: MemberId(id), alarm }
 }
 
+fn defragment(id: u64) -> StoreOrder {
+    StoreOrder::Defragment { component: name("etcd-0"), id: MemberId(id) }
+}
+
 #[test]
 fn an_order_that_has_taken_effect_is_not_sent_again() {
     let store = store();
@@ -70,6 +77,8 @@ fn an_order_that_has_taken_effect_is_not_sent_again() {
     assert!(done(remove(7)) && !done(remove(1)));
     assert!(done(disarm(1, MemberAlarm::NoSpace)) && !done(disarm(2, MemberAlarm::NoSpace)));
     assert!(done(disarm(2, MemberAlarm::Corrupt)));
+    assert!(!done(disarm(8, MemberAlarm::Corrupt)), "the alarm of a removed member is raised");
+    assert!(!done(StoreOrder::Compact { revision: 50 }) && !done(defragment(1)));
 }
 
 #[test]
@@ -86,6 +95,8 @@ fn no_member_removes_itself_and_only_the_leader_hands_over() {
     assert_eq!(through(add(&[]), &store).as_deref(), Some("etcd-0"), "the leader");
     assert_eq!(through(remove(1), &store).as_deref(), Some("etcd-1"));
     assert_eq!(through(move_leader(1, 2), &store).as_deref(), Some("etcd-0"));
+    assert_eq!(through(defragment(2), &store).as_deref(), Some("etcd-1"), "each member rewrites its own database");
+    assert_eq!(through(StoreOrder::Compact { revision: 50 }, &store).as_deref(), Some("etcd-0"));
     store.members.insert(name("etcd-0"), ObservedValue::unreachable("it is off"));
     assert_eq!(through(promote(3), &store).as_deref(), Some("etcd-1"), "the learner executes nothing");
     assert_eq!(through(move_leader(1, 2), &store), None);

@@ -1,0 +1,113 @@
+//! A real store that fills up, and a member that etcd reports as corrupt: the decisions of passes and their orders repair both.
+
+use std::time::{Duration, Instant};
+
+use keelway_api::{name::ComponentName, store_observation::MemberAlarm};
+use keelway_etcd_client::EtcdAlarm;
+use keelway_planner::{StoreObservation, StoreOrder, WaitBlocker};
+
+use crate::{documents::TestDriver, member::StoreProcesses, wait};
+
+/// The size of a value. A member raises its alarm when the next value does not fit.
+const VALUE: usize = 256 << 10;
+/// Many times longer than any repair takes.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+pub(crate) async fn repairs() {
+    let processes = StoreProcesses::of_three_members();
+    let mut driver = TestDriver::of_three(&processes).await;
+    assert_eq!(driver.pass().await.0, None, "a store that works gets no order");
+    history_is_compacted_and_freed(&processes, &mut driver).await;
+    data_that_fills_the_quota_is_left_to_a_person(&processes, &mut driver).await;
+    a_corrupt_member_leaves(&processes, &mut driver).await;
+}
+
+/// Values of one key fill the databases. Only their history is large.
+async fn history_is_compacted_and_freed(processes: &StoreProcesses, driver: &mut TestDriver) {
+    while processes.put(0, "a", VALUE).is_ok() {}
+    wait_for_alarm(driver, MemberAlarm::NoSpace).await;
+    let leader = driver.store().await.leader().unwrap();
+    let orders = until_alarms_end(driver).await;
+    let defragmented: Vec<_> = orders
+        .iter()
+        .filter_map(|order| match order {
+            StoreOrder::Defragment { component, id } => Some((component, *id)),
+            _ => None,
+        })
+        .collect();
+    assert!(matches!(orders.first(), Some(StoreOrder::Compact { .. })), "{orders:?}");
+    assert_eq!(defragmented.len(), 3, "each member once: {orders:?}");
+    assert_eq!(defragmented.last().unwrap().1, leader, "the member that led is the last: {orders:?}");
+    let moved = orders.iter().position(|order| matches!(order, StoreOrder::MoveLeader { .. })).unwrap();
+    let last = orders.iter().rposition(|order| matches!(order, StoreOrder::Defragment { .. })).unwrap();
+    assert!(moved < last, "{orders:?}");
+    processes.put(1, "a", VALUE).unwrap();
+    let store = driver.store().await;
+    for member in store.members.values() {
+        assert!(member.known().unwrap().database.size < 4 << 20, "{store:?}");
+    }
+}
+
+/// Many keys fill the databases. Nothing is defragmented until a person deletes them.
+async fn data_that_fills_the_quota_is_left_to_a_person(processes: &StoreProcesses, driver: &mut TestDriver) {
+    let mut number = 0;
+    while processes.put(0, &format!("many/{number}"), VALUE).is_ok() {
+        number += 1;
+    }
+    wait_for_alarm(driver, MemberAlarm::NoSpace).await;
+    let mut orders = pass_until(driver, |_, waiting| waiting.contains(&WaitBlocker::FilledQuota)).await;
+    for _ in 0..3 {
+        orders.extend(driver.pass().await.0);
+    }
+    assert!(matches!(orders[..], [StoreOrder::Compact { .. }]), "no loop: {orders:?}");
+    processes.etcdctl(0, &["del", "many/", "--prefix"]).unwrap();
+    until_alarms_end(driver).await;
+    processes.put(2, "a", VALUE).unwrap();
+}
+
+/// etcd raises the alarm after it compared hashes. The test raises it in its place.
+async fn a_corrupt_member_leaves(processes: &StoreProcesses, driver: &mut TestDriver) {
+    let store = driver.store().await;
+    let corrupt: ComponentName = "etcd-1".parse().unwrap();
+    let id = store.report(&corrupt).unwrap().id;
+    processes.client(0).raise(id.0, EtcdAlarm::Corrupt).await.unwrap();
+    wait_for_alarm(driver, MemberAlarm::Corrupt).await;
+    let refused = processes.put(0, "a", 1).unwrap_err();
+    assert!(refused.contains("corrupt cluster"), "{refused}");
+    let orders = until_alarms_end(driver).await;
+    let removed =
+        orders.iter().position(|order| matches!(order, StoreOrder::Remove { component, .. } if *component == corrupt));
+    let disarmed = orders.iter().position(|order| matches!(order, StoreOrder::Disarm { .. }));
+    assert!(removed.is_some() && removed < disarmed, "{orders:?}");
+    assert!(!driver.store().await.list.unwrap().contains_key(&id));
+    processes.put(0, "a", 1).unwrap();
+}
+
+async fn wait_for_alarm(driver: &TestDriver, alarm: MemberAlarm) {
+    wait::until("the alarm is reported", async || {
+        driver.store().await.alarms().iter().any(|(_, raised)| *raised == alarm)
+    })
+    .await;
+}
+
+/// Runs passes until the store has no alarm, and returns their orders.
+async fn until_alarms_end(driver: &mut TestDriver) -> Vec<StoreOrder> {
+    pass_until(driver, |store, _| store.alarms().is_empty()).await
+}
+
+async fn pass_until(
+    driver: &mut TestDriver,
+    is_over: impl Fn(&StoreObservation, &[WaitBlocker]) -> bool,
+) -> Vec<StoreOrder> {
+    let (began, mut orders) = (Instant::now(), Vec::new());
+    loop {
+        let (order, waiting) = driver.pass().await;
+        orders.extend(order);
+        if is_over(&driver.store().await, &waiting) {
+            println!("{:>7} ms  {orders:?}", began.elapsed().as_millis());
+            return orders;
+        }
+        assert!(began.elapsed() < DEADLINE, "{orders:?}, waits for {waiting:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
