@@ -27,6 +27,8 @@ pub(super) struct SimulatedDisk {
     pub(super) members: BTreeMap<PodName, SimulatedMember>,
     /// Data directories that carry the mark of their pod.
     marks: BTreeSet<String>,
+    /// Copies of the data directories of members.
+    copies: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +74,9 @@ impl SimulatedDisk {
     pub(super) fn remove(&mut self, path: &str) {
         let below = format!("{path}/");
         self.nodes.retain(|name, _| name != path && !name.starts_with(&below));
-        self.marks.retain(|data| data != path && !data.starts_with(&below));
+        for found in [&mut self.marks, &mut self.copies] {
+            found.retain(|data| data != path && !data.starts_with(&below));
+        }
         self.members.retain(|pod, _| {
             let data = format!("{}/data", pod_directory(pod));
             data != path && !data.starts_with(&below)
@@ -84,6 +88,20 @@ impl SimulatedDisk {
             return Err(SimulatedRefusal(format!("{path}: no such directory")));
         }
         self.marks.insert(path.to_owned());
+        Ok(())
+    }
+
+    /// Copies the data directory of a member, which must not run.
+    pub(super) fn copy(&mut self, pod: &PodName, (from, to): (&str, &str)) -> Result<(), SimulatedRefusal> {
+        let found = self.nodes.get(from).filter(|node| node.state.sha256.is_none()).cloned();
+        let found = found.ok_or_else(|| SimulatedRefusal(format!("{from}: no such directory")))?;
+        self.nodes.insert(to.to_owned(), found);
+        if self.marks.contains(from) {
+            self.marks.insert(to.to_owned());
+        }
+        if self.members.contains_key(pod) {
+            self.copies.insert(to.to_owned());
+        }
         Ok(())
     }
 
@@ -103,7 +121,8 @@ impl SimulatedDisk {
             let names: Vec<&str> = path.split('/').collect();
             matches!(names.as_slice(), [_, _, name] if *name != FILES) && self.has_directory(path)
         };
-        let used: BTreeSet<String> = self.members.keys().map(|pod| format!("{}/data", pod_directory(pod))).collect();
+        let written = self.members.keys().map(|pod| format!("{}/data", pod_directory(pod)));
+        let used: BTreeSet<String> = written.chain(self.copies.iter().cloned()).collect();
         let state = |path: &String| DataState { marked: self.marks.contains(path), used: used.contains(path) };
         self.nodes.keys().filter(of_data).map(|path| (path.clone(), state(path))).collect()
     }

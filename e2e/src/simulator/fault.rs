@@ -89,6 +89,7 @@ pub enum FaultPoint {
     EnsureImage,
     MakeDirectories,
     MarkData,
+    CopyData,
     WriteFile,
     RemovePath,
     StopContainer,
@@ -108,7 +109,7 @@ pub enum FaultPoint {
 
 impl FaultPoint {
     /// All steps.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Load,
         Self::Save,
         Self::Observe,
@@ -119,6 +120,7 @@ impl FaultPoint {
         Self::EnsureImage,
         Self::MakeDirectories,
         Self::MarkData,
+        Self::CopyData,
         Self::WriteFile,
         Self::RemovePath,
         Self::StopContainer,
@@ -152,6 +154,7 @@ impl FaultPoint {
             PodAction::EnsureImage(_) => Self::EnsureImage,
             PodAction::MakeDirectories(_) => Self::MakeDirectories,
             PodAction::MarkData { .. } => Self::MarkData,
+            PodAction::CopyData { .. } => Self::CopyData,
             PodAction::WriteFile { .. } => Self::WriteFile,
             PodAction::RemovePath { .. } => Self::RemovePath,
             PodAction::StopContainer { .. } => Self::StopContainer,
@@ -190,6 +193,8 @@ pub fn impossible((fault, step): Cell) -> Option<&'static str> {
         Some("documents are read by the load alone")
     } else if fault == InjectedFault::CutOff && step != FaultPoint::Save {
         Some("it is one change")
+    } else if step == FaultPoint::CopyData {
+        Some("the store of no cluster is rebuilt: lib/planner/tests/rebuild.rs does that")
     } else {
         None
     }

@@ -254,6 +254,7 @@ impl SimulationState {
             | FaultPoint::WriteOwner
             | FaultPoint::MakeDirectories
             | FaultPoint::MarkData
+            | FaultPoint::CopyData
             | FaultPoint::ChangeServer
             | FaultPoint::WriteFile
             | FaultPoint::RemovePath
@@ -295,6 +296,7 @@ fn of_files(step: FaultPoint) -> bool {
         FaultPoint::WriteOwner
             | FaultPoint::MakeDirectories
             | FaultPoint::MarkData
+            | FaultPoint::CopyData
             | FaultPoint::WriteFile
             | FaultPoint::RemovePath
             | FaultPoint::RemoveTree

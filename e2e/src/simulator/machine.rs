@@ -142,6 +142,7 @@ impl SimulatedHypervisor {
             PodAction::EnsureImage(_)
                 | PodAction::MakeDirectories(_)
                 | PodAction::MarkData { .. }
+                | PodAction::CopyData { .. }
                 | PodAction::WriteFile { .. }
                 | PodAction::CreateSandbox(_)
                 | PodAction::CreateContainer(_)
@@ -156,6 +157,7 @@ impl SimulatedHypervisor {
                 directories.iter().try_for_each(|directory| self.disk.make_directory(directory))?;
             }
             PodAction::MarkData { path } => self.disk.mark(path)?,
+            PodAction::CopyData { from, to } => self.disk.copy(pod, (from, to))?,
             PodAction::ChangeServer { server, change } => self.runtime.change_server(pod, server, change)?,
             PodAction::WriteFile { file, user } => {
                 self.disk.write_file(&file_path(pod, &file.path), *user, &file.content)?;

@@ -118,6 +118,7 @@ impl SimulationState {
         let has_data = *action == PodAction::RemoveTree && found.state().has_marked_data(pod);
         let outside = match action {
             PodAction::RemovePath { path } | PodAction::MarkData { path } => !path.starts_with(&format!("{pod}/")),
+            PodAction::CopyData { from, to } => [from, to].iter().any(|path| !path.starts_with(&format!("{pod}/"))),
             PodAction::MakeDirectories(directories) => {
                 let own = |path: &str| path == pod.cluster.as_str() || path.starts_with(&pod.to_string());
                 !directories.iter().all(|directory| own(&directory.path))
@@ -343,6 +344,7 @@ fn runtime_id(action: &PodAction) -> Option<&String> {
         PodAction::EnsureImage(_)
         | PodAction::MakeDirectories(_)
         | PodAction::MarkData { .. }
+        | PodAction::CopyData { .. }
         | PodAction::ChangeServer { .. }
         | PodAction::WriteFile { .. }
         | PodAction::RemovePath { .. }

@@ -7,6 +7,7 @@ use keelway_machine::{
 
 mod capacity;
 mod cgroup;
+mod copy;
 mod digests;
 mod error;
 mod folder;
@@ -169,6 +170,16 @@ impl<'a> MachineFiles<'a> {
                 top_directories::replace_record(&data, DATA_MARK, data_mark(pod).as_bytes())
             })
             .map_err(MachineFileError::write(&mark))
+    }
+
+    /// Copies a data directory to a directory beside it, which appears once it is complete and on disk. No process may write to the original.
+    pub fn copy_data(self, from: &str, to: &str) -> Result<(), MachineFileError> {
+        let copy = || {
+            let (parent, name) = Folder::open_in_root(self.root, STATE_DIRECTORY)?.parent_of(from)?;
+            let (_, copy) = split(to);
+            copy::directory(&parent, name, copy)
+        };
+        copy().map_err(MachineFileError::write(to))
     }
 
     /// Writes a file of a pod atomically: a reader sees the old content or the new. The directory must exist.

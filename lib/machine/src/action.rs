@@ -53,6 +53,13 @@ pub enum PodAction {
         /// The directory, relative to [`keelway_api::machine::STATE_DIRECTORY`].
         path: String,
     },
+    /// Copy a data directory of a pod that does not run. The copy appears under its name once it is complete.
+    CopyData {
+        /// The directory, relative to [`keelway_api::machine::STATE_DIRECTORY`].
+        from: String,
+        /// The copy, beside it.
+        to: String,
+    },
     /// Write a file atomically.
     WriteFile {
         /// The file to write.
@@ -193,6 +200,7 @@ impl fmt::Display for PodAction {
                 many => write!(f, "create {} directories", many.len()),
             },
             Self::MarkData { path } => write!(f, "mark {path} before the first start"),
+            Self::CopyData { from, to } => write!(f, "copy {from} to {to}"),
             Self::WriteFile { file, .. } => write!(f, "write file {}", file.path),
             Self::RemovePath { path } => write!(f, "remove {path}"),
             Self::StopContainer { name, grace_seconds, .. } => {

@@ -284,6 +284,7 @@ fn belongs_to(what: &PodPart, step: &PodAction) -> bool {
     match step {
         PodAction::MakeDirectories(_)
         | PodAction::MarkData { .. }
+        | PodAction::CopyData { .. }
         | PodAction::WriteFile { .. }
         | PodAction::RemovePath { .. }
         | PodAction::RemoveTree

@@ -59,6 +59,7 @@ impl PodExecution<'_> {
             }
             PodAction::MakeDirectories(_)
             | PodAction::MarkData { .. }
+            | PodAction::CopyData { .. }
             | PodAction::WriteFile { .. }
             | PodAction::RemovePath { .. }
             | PodAction::RemoveTree => self.apply_to_files(action).await?,
@@ -89,6 +90,7 @@ impl PodExecution<'_> {
                 directories.iter().try_for_each(|directory| files.make_directory(directory))
             }
             PodAction::MarkData { path } => files.mark_data(&pod, &path),
+            PodAction::CopyData { from, to } => files.copy_data(&from, &to),
             PodAction::WriteFile { file, user } => files.write_file(&pod, user, &file),
             PodAction::RemovePath { path } => files.remove(&path),
             PodAction::RemoveTree => files.remove_pod(&pod),

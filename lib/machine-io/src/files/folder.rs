@@ -41,6 +41,12 @@ impl Attributes {
         Self { user, group: user, mode }
     }
 
+    /// Sets them on a file that was written, and waits until the file is on disk.
+    pub(super) fn finish(self, file: &File) -> io::Result<()> {
+        self.set(file.as_fd())?;
+        file.sync_all()
+    }
+
     fn set(self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         let found = fstat(descriptor)?;
         if (found.st_uid, found.st_gid) != (self.user, self.group) {
@@ -157,11 +163,15 @@ impl Folder {
     }
 
     fn create(&self, name: &str, content: &[u8], attributes: Attributes) -> io::Result<()> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut file = File::from(openat(&self.0, name, flags, Mode::from_raw_mode(0o600))?);
+        let mut file = self.create_file(name)?;
         file.write_all(content)?;
-        attributes.set(file.as_fd())?;
-        file.sync_all()
+        attributes.finish(&file)
+    }
+
+    /// Creates an empty file of root. It is an error if the name exists.
+    pub(super) fn create_file(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(File::from(openat(&self.0, name, flags, Mode::from_raw_mode(0o600))?))
     }
 
     /// Appends to a file of root, or overwrites it in place.

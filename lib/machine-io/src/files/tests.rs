@@ -416,3 +416,28 @@ fn only_logs_of_ours_are_removed() {
     machine.files().remove_pod(&pod()).unwrap();
     assert!(!logs.exists());
 }
+
+#[test]
+fn a_copy_of_data_is_whole_and_keeps_owners_and_modes() {
+    let machine = Machine::with_pod();
+    machine.files().mark_data(&pod(), &format!("{}/data", layout::pod_directory(&pod()))).unwrap();
+    fs::create_dir_all(machine.in_pod("data/member/wal")).unwrap();
+    fs::write(machine.in_pod("data/member/wal/0.wal"), vec![7; 70_000]).unwrap();
+    fs::set_permissions(machine.in_pod("data/member/wal/0.wal"), fs::Permissions::from_mode(0o640)).unwrap();
+    // An attempt that was interrupted.
+    fs::create_dir(machine.in_pod(".keelway-new-data.copy-1")).unwrap();
+    fs::write(machine.in_pod(".keelway-new-data.copy-1/half"), "half").unwrap();
+
+    let path = |name: &str| format!("{}/{name}", layout::pod_directory(&pod()));
+    machine.files().copy_data(&path("data"), &path("data.copy-1")).unwrap();
+    assert_eq!(fs::read(machine.in_pod("data.copy-1/member/wal/0.wal")).unwrap(), vec![7; 70_000]);
+    let mode = |name: &str| machine.in_pod(name).metadata().unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode("data.copy-1"), mode("data.copy-1/member/wal/0.wal")), (0o700, 0o640));
+    let owner = |name: &str| machine.in_pod(name).metadata().unwrap().uid();
+    assert_eq!(owner("data.copy-1"), USER);
+    assert!(!machine.in_pod(".keelway-new-data.copy-1").exists());
+    let seen = machine.files().observe(&Digests::default()).unwrap();
+    assert_eq!(seen.data[&path("data.copy-1")], DataState { marked: true, used: true });
+    // A copy is never written over.
+    machine.files().copy_data(&path("data"), &path("data.copy-1")).unwrap_err();
+}

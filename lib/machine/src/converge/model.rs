@@ -90,6 +90,12 @@ impl MachineModel {
                 assert_eq!(self.state.files[path].sha256, None, "{path} is no directory");
                 self.state.data.entry(path.clone()).or_default().marked = true;
             }
+            PodAction::CopyData { from, to } => {
+                assert!(self.state.sandboxes.iter().all(|sandbox| sandbox.pod != *pod), "the pod writes to {from}");
+                let (state, data) = (self.state.files[from].clone(), self.state.data[from]);
+                self.insert(to, state);
+                self.state.data.insert(to.clone(), data);
+            }
             PodAction::RemovePath { path } => {
                 let is_directory = self.state.files[path].sha256.is_none();
                 let of_files = path.starts_with(&file_path(pod, ""));

@@ -23,6 +23,9 @@ const DEFAULT_GRACE_SECONDS: u32 = 30;
 pub(super) fn plan_wanted(name: &PodName, wanted: (&Pod, &PodDigests), state: &MachineState) -> Vec<PodAction> {
     let (pod, digests) = wanted;
     let seen = ObservedPod::new(name, state);
+    if pod.start.stops() {
+        return plan_stopped(&seen, pod);
+    }
     if pod.start.waits() {
         return plan_ready(name, wanted, state);
     }
@@ -62,6 +65,15 @@ fn plan_ready(name: &PodName, (pod, digests): (&Pod, &PodDigests), state: &Machi
         steps.extend(tree::plan_marks(name, pod, state));
     }
     steps.extend(tree::plan_absent(name, pod, state));
+    steps
+}
+
+/// Plans the end of a pod that is not to run, and then the copies of its data. Its files and data stay as they are.
+fn plan_stopped(seen: &ObservedPod<'_>, pod: &Pod) -> Vec<PodAction> {
+    let mut steps: Vec<_> = seen.sandboxes.iter().flat_map(|sandbox| seen.plan_end_of(sandbox)).collect();
+    if let Start::Copied(copy) = pod.start {
+        steps.extend(tree::plan_copies(seen.name, pod, copy, seen.state));
+    }
     steps
 }
 

@@ -723,3 +723,59 @@ fn a_machine_of_a_kubelet_is_refused() {
     machine.state.kubelet_pods = 2;
     assert_eq!(converge(&config(), &machine.state), Err(ConfigRefusal::UsedByKubelet { pods: 2 }));
 }
+
+/// A member that ran, with its data.
+fn running_member() -> (MachineConfig, MachineModel) {
+    let mut config = config();
+    config.pods.get_mut(&etcd()).unwrap().start = Start::Never;
+    let mut machine = settled(&config);
+    config.pods.get_mut(&etcd()).unwrap().start = Start::OnUsedData;
+    config.generation += 1;
+    machine.state.data.values_mut().for_each(|data| data.used = true);
+    machine.execute(&converge(&config, &machine.state).unwrap());
+    config.generation += 1;
+    (config, machine)
+}
+
+#[test]
+fn a_member_stops_and_keeps_its_data_even_if_its_replacement_is_held() {
+    let (mut config, mut machine) = running_member();
+    let pod = config.pods.get_mut(&etcd()).unwrap();
+    (pod.start, pod.hold) = (Start::Stopped, true);
+    let (files, data) = (machine.state.files.clone(), machine.state.data.clone());
+    machine.execute(&converge(&config, &machine.state).unwrap());
+    assert!(machine.state.sandboxes.is_empty());
+    assert_eq!((machine.state.files.clone(), machine.state.data.clone()), (files, data));
+    assert_eq!(plan(&config, &machine), [""; 0]);
+}
+
+#[test]
+fn the_data_of_a_member_is_copied_after_it_stopped_and_once() {
+    let (mut config, mut machine) = running_member();
+    config.pods.get_mut(&etcd()).unwrap().start = Start::Copied(3);
+    let steps = plan(&config, &machine);
+    let expected = [
+        "stop container etcd within 25 s",
+        "stop sandbox id-1",
+        "remove sandbox id-1",
+        "copy 0123456789abcdef/etcd-0/data to 0123456789abcdef/etcd-0/data.copy-3",
+        "record config 3.9 as applied",
+    ];
+    assert_eq!(steps, expected);
+    machine.execute(&converge(&config, &machine.state).unwrap());
+    assert_eq!(plan(&config, &machine), [""; 0]);
+    // The copy stays while the member runs, and is removed together with it.
+    config.pods.get_mut(&etcd()).unwrap().start = Start::OnUsedData;
+    config.generation += 1;
+    machine.execute(&converge(&config, &machine.state).unwrap());
+    assert!(machine.state.data_of(&etcd(), "data.copy-3").used);
+    assert_eq!(plan(&config, &machine), [""; 0]);
+}
+
+#[test]
+fn data_that_is_gone_is_not_copied() {
+    let (mut config, mut machine) = running_member();
+    config.pods.get_mut(&etcd()).unwrap().start = Start::Copied(1);
+    machine.state.data.values_mut().for_each(|data| data.used = false);
+    assert!(!plan(&config, &machine).iter().any(|step| step.starts_with("copy ")));
+}

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, ops::Bound};
 
 use keelway_api::{
-    machine::{FileState, MachineState, Pod, PodDigests, Start},
+    machine::{FileState, MachineState, Pod, PodDigests, Start, copy_name},
     name::PodName,
 };
 
@@ -44,6 +44,17 @@ pub(super) fn plan_present(
 pub(super) fn plan_marks(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
     let unmarked = pod.data.iter().filter(|data| !state.data_of(name, data).marked);
     unmarked.map(|data| PodAction::MarkData { path: format!("{}/{data}", pod_directory(name)) }).collect()
+}
+
+/// Copies the data directories that have no complete copy of this number. A directory that lost its data is not copied.
+pub(super) fn plan_copies(name: &PodName, pod: &Pod, copy: u32, state: &MachineState) -> Vec<PodAction> {
+    let is_whole = |data: &str| state.data_of(name, data).allows(Start::OnUsedData);
+    let copied = pod.data.iter().map(|data| (data, copy_name(data, copy)));
+    let missing = copied.filter(|(data, copy)| is_whole(data) && !is_whole(copy));
+    let own = pod_directory(name);
+    missing
+        .map(|(data, copy)| PodAction::CopyData { from: format!("{own}/{data}"), to: format!("{own}/{copy}") })
+        .collect()
 }
 
 /// Returns whether every data directory allows the pod to start.
