@@ -2,6 +2,8 @@
 //!
 //! The checker follows the rules alone. It shares only the documents with the code that it checks.
 
+mod rebuild_check;
+
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
@@ -39,7 +41,7 @@ struct PlanTransition<'a> {
 
 type Invariant = fn(&PlanTransition) -> Vec<String>;
 
-const INVARIANTS: [(&str, Invariant); 28] = [
+const INVARIANTS: [(&str, Invariant); 30] = [
     ("a port of a machine belongs to one component", ports_are_given_once),
     ("a port is assigned from the machine's range, and is not in use", new_ports_are_free),
     ("a cluster has one ingress port, reserved on all public machines", ingress_ports_are_reserved),
@@ -53,6 +55,11 @@ const INVARIANTS: [(&str, Invariant); 28] = [
     ("a store has one change of its members at a time, which ends when the member list shows it", changes_take_turns),
     ("the members of a store change only while a majority reports the member list", changes_have_a_list),
     ("a member stops and loses its data only after its store removed it", removed_members_stop),
+    ("a store is rebuilt step by step, and only after its quorum was lost", rebuild_check::rebuilds_take_steps),
+    (
+        "a member becomes the only one of its store on copied data, while no API server and no other member runs",
+        rebuild_check::forced_starts_are_alone,
+    ),
     ("the name of a member is never used again", members_have_new_names),
     ("a client of the API server waits until one was ready, and never again", controllers_start_once),
     ("a member starts on data that was marked for it", members_start_on_their_data),
@@ -505,7 +512,7 @@ fn is_over(store: &EtcdStatus, change: &MembershipChange, list: &MemberList) -> 
 
 fn changes_take_turns(step: &PlanTransition) -> Vec<String> {
     let broken = stores(step).filter(|(name, before, after, list)| {
-        let Some(change) = &before.change else { return false };
+        let Some(change) = before.change.as_ref().filter(|_| after.rebuild.is_none()) else { return false };
         let continues = after.change.as_ref().is_some_and(|now| now.component == change.component);
         !continues && !list.is_some_and(|list| is_over(before, change, list)) && !is_withdrawn(step, name, change)
     });
@@ -525,7 +532,10 @@ fn is_withdrawn(step: &PlanTransition, cluster: &ClusterRef, change: &Membership
 }
 
 fn changes_have_a_list(step: &PlanTransition) -> Vec<String> {
-    let blind = stores(step).filter(|(_, before, after, list)| list.is_none() && before.change != after.change);
+    let is_blind = |(_, before, after, list): &(&ClusterRef, &EtcdStatus, &EtcdStatus, Option<&MemberList>)| {
+        list.is_none() && before.change != after.change && after.rebuild.is_none()
+    };
+    let blind = stores(step).filter(is_blind);
     blind.map(|(name, ..)| name.to_string()).collect()
 }
 
@@ -535,7 +545,8 @@ fn removed_members_stop(step: &PlanTransition) -> Vec<String> {
         for (name, member) in &after.members {
             let was_ordered = before.members.get(name).is_some_and(|before| before.removal.is_some());
             let is_listed = list.is_none_or(|list| lists(list, &member.id));
-            if member.removal.is_some() && !was_ordered && is_listed {
+            let is_retired = rebuild_check::retires(before, after, name);
+            if member.removal.is_some() && !was_ordered && is_listed && !is_retired {
                 found.push(format!("{cluster}: the data of {name}"));
             }
         }
@@ -598,7 +609,8 @@ fn members_start_on_their_data(step: &PlanTransition) -> Vec<String> {
             Some(store.members.get(&name.component)?.phase)
         });
         let first = known.is_none_or(|phase| phase == MemberPhase::Pending);
-        pod.start == Start::Always || (first && !marked && !pod.start.waits())
+        let stays_down = pod.start.waits() || pod.start.stops();
+        pod.start == Start::Always || (first && !marked && !stays_down)
     });
     loose.map(|(machine, (pod, _))| format!("{pod} on {machine}")).collect()
 }
@@ -703,6 +715,10 @@ fn replicas_take_turns(step: &PlanTransition) -> Vec<String> {
     for (name, cluster) in step.after.clusters.iter().filter(|(_, cluster)| !cluster.deleted()) {
         let Some(id) = cluster.id() else { continue };
         for role in [Role::Etcd, Role::KubeApiserver, Role::Ingress, Role::Gateway] {
+            // One member runs, and the others are stopped.
+            if role == Role::Etcd && etcd(cluster).is_some_and(|store| store.rebuild.is_some()) {
+                continue;
+            }
             let of_role = step.after.components_of(id).filter(|(_, component)| component.spec.role == role);
             let all: Vec<(&PodName, &Component)> = of_role.filter(|(_, component)| !component.is_stopping()).collect();
             let free: Vec<&PodName> = all

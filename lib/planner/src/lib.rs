@@ -45,6 +45,7 @@ mod pod;
 mod ports;
 mod probe;
 mod progress;
+mod rebuild;
 mod recover;
 mod refusal;
 mod replacement_turns;
@@ -101,6 +102,7 @@ pub use plan::{AgentOrder, Connections, Decision, Neighbours, Plan, PlanScope};
 pub use pod::MissingKey;
 pub use probe::{CertificateReference, HealthWitness, Probe, ProbeTls, probes};
 pub use progress::plan_progress;
+pub use rebuild::RecoveryBlocker;
 pub use recover::{
     DifferenceKind, HeldConfig, HeldMachine, Recovery, RecoveryDifference, Remedy, UnclearReason, recover,
 };

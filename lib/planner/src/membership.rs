@@ -53,7 +53,7 @@ use crate::{
     deletion::{answers, is_machine_lost},
     fleet::FleetCapacity,
     plan::Plan,
-    retirement,
+    rebuild, retirement,
     store_creation::has_lost_data,
     store_space,
     text::url,
@@ -81,6 +81,9 @@ enum ChangeProgress {
 pub(crate) fn plan_members(plan: &mut Plan, fleet: &mut FleetCapacity, at: StoreContext<'_>) {
     removed::stop_removed(plan, fleet, at);
     note_unavailable(plan, at);
+    if rebuild::plan_rebuild(plan, at) {
+        return;
+    }
     let document = plan.documents.clusters.get(&at.cluster.reference);
     // A list that was observed for another reason may show what another client changed.
     let has_list = at.seen.stores.get(at.id).is_some_and(|seen| seen.list.is_some());
@@ -189,6 +192,8 @@ pub fn changes_members(documents: &Documents, cluster: &Cluster) -> bool {
         machine.is_some_and(|machine| machine.spec.drain) || is_machine_lost(documents, &component.spec.hypervisor)
     };
     store.change.is_some()
+        || store.quorum_lost_since.is_some()
+        || store.rebuild.is_some()
         || store.staying_members().count() != cluster.spec.replicas(Role::Etcd) as usize
         || store.staying_members().any(|(_, member)| member.unavailable_since.is_some())
         || members.iter().any(|(pod, component)| {
@@ -252,7 +257,7 @@ fn reason_to_leave(documents: &Documents, at: StoreContext<'_>, name: &Component
 }
 
 /// When a member that is unavailable is replaced.
-fn replaced_at(documents: &Documents, at: StoreContext<'_>, name: &ComponentName) -> Option<Timestamp> {
+pub(crate) fn replaced_at(documents: &Documents, at: StoreContext<'_>, name: &ComponentName) -> Option<Timestamp> {
     let cluster = documents.clusters.get(&at.cluster.reference)?;
     let since = store(documents, at)?.members.get(name)?.unavailable_since.as_ref()?;
     let after = i64::try_from(cluster.spec.etcd.replaces_after().seconds()).ok()?;
@@ -307,6 +312,6 @@ fn peer_urls(at: StoreContext<'_>, spec: &ComponentSpec) -> Option<Vec<String>> 
     Some(vec![url(address, spec.port(PEER))])
 }
 
-fn pod(id: &ClusterId, component: &ComponentName) -> PodName {
+pub(crate) fn pod(id: &ClusterId, component: &ComponentName) -> PodName {
     PodName { cluster: id.clone(), component: component.clone() }
 }

@@ -12,11 +12,12 @@ use keelway_api::{
     Documents,
     jiff::Timestamp,
     membership::{MembershipChangeKind, MembershipReason},
-    name::{ClusterId, ClusterRef, HypervisorName},
+    name::{ClusterId, ClusterRef, ComponentName, HypervisorName},
 };
 
 use crate::{
-    ComponentRef, MintRequest, StoreOrder, WaitBlocker, WaitKind, WaitSubject, Waiting, store_order, waves::Waves,
+    ComponentRef, MintRequest, StoreOrder, WaitBlocker, WaitKind, WaitSubject, Waiting, store_order, text::listed,
+    waves::Waves,
 };
 
 /// What one pass decided.
@@ -105,6 +106,13 @@ pub enum Decision {
         kind: MembershipChangeKind,
         /// Why the members change.
         reason: MembershipReason,
+    },
+    /// A store that lost its quorum is rebuilt from one member.
+    RebuildStore {
+        /// The component of the member.
+        component: ComponentRef,
+        /// The members that were lost.
+        lost: Vec<ComponentName>,
     },
     /// A missing bundle was derived from the other values of its Secret.
     RestoreBundle {
@@ -203,6 +211,12 @@ impl fmt::Display for Decision {
             Self::ChangeMembers { component, kind: MembershipChangeKind::Remove, reason } => {
                 write!(f, "remove the etcd member {component}: {}", store_order::text_of_removal(*reason))
             }
+            Self::RebuildStore { component, lost } => write!(
+                f,
+                "rebuild etcd from the data of {component}: {} lost, and no other member that responds has newer data; writes that \
+                 {component} does not know to be committed will be missing",
+                are_named(lost)
+            ),
             Self::RestoreBundle { owner, secret, key } => {
                 write!(f, "restore {key} of the Secret {secret} of {owner}: it is derived from its other values")
             }
@@ -214,6 +228,10 @@ impl fmt::Display for Decision {
             }
         }
     }
+}
+
+fn are_named(members: &[ComponentName]) -> String {
+    format!("{} {}", listed(members.iter()), if members.len() == 1 { "is" } else { "are" })
 }
 
 fn first_members(number: usize) -> String {

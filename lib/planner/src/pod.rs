@@ -41,7 +41,7 @@ use keelway_api::{
     validated::{ValidatedCluster, ValidatedHypervisor},
 };
 
-use crate::{probe::OWN_LIVENESS, store_start, tenant::Tenant, text::url, world::ValidatedDocuments};
+use crate::{probe::OWN_LIVENESS, rebuild, store_start, tenant::Tenant, text::url, world::ValidatedDocuments};
 
 /// The directory with the pod's files, inside a container.
 const FILES: &str = "/etc/keelway";
@@ -160,6 +160,9 @@ impl<'a> PodInputs<'a> {
     /// The condition for the first start and for each later one.
     fn start(&self) -> Start {
         let document = self.tenant.document;
+        if let Some(start) = rebuild::start_in_rebuild(document, self.spec.role, &self.pod.component) {
+            return start;
+        }
         match self.spec.role {
             Role::Etcd => store_start::start_of(Some(document), &self.pod.component),
             Role::KubeApiserver if !store_start::any_may_start(document) => Start::Later,

@@ -14,6 +14,7 @@ use crate::{
     component_set::are_colocated,
     haproxy_name::server_name,
     membership::{OutdatedServers, is_awaited},
+    rebuild::rebuild_of,
     tenant::Tenant,
     waves::is_upgrading,
 };
@@ -56,7 +57,12 @@ impl<'a> ReplacementTurns<'a> {
         }
         // The machine of the ingress whose turn it is. A gateway on another machine must not stop at the same time.
         let mut public_turn: Option<&HypervisorName> = None;
+        let is_rebuilt = rebuild_of(tenant.document).is_some();
         for role in Role::ALL {
+            // One member runs, and the others are stopped.
+            if role == Role::Etcd && is_rebuilt {
+                continue;
+            }
             let beside = public_turn.filter(|_| role == Role::Gateway);
             let replicas = Replicas::of(tenant, seen, role, beside);
             if replicas.all.len() < 2 || !is_relied_on(role) {

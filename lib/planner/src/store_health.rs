@@ -35,16 +35,22 @@ pub(crate) fn plan_store_health(plan: &mut Plan, seen: &PassObservation, now: &T
     for name in names {
         let Some(cluster) = plan.documents.clusters.get(&name) else { continue };
         let Some(id) = cluster.id().filter(|_| !cluster.deleted() && !cluster.spec.paused) else { continue };
-        let Some(store) = seen.stores.get(id) else { continue };
-        let fault = StoreFault::of(&plan.documents, (id, cluster), store);
+        let planned = StoreFault::planned(plan, &name);
+        let is_planned = planned.is_some();
+        let observed = |store| StoreFault::of(&plan.documents, (id, cluster), store);
+        let fault = match (planned, seen.stores.get(id)) {
+            (Some(fault), _) => Some(fault),
+            (None, Some(store)) => observed(store),
+            (None, None) => continue,
+        };
         let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         // A document that does not change stays shared.
         if fault.is_none() && !condition::has(conditions, MEMBERS_HEALTHY) {
             continue;
         }
         let says = fault.as_ref().map(StoreFault::verdict);
-        // The members' own waits say more.
-        if let Some(fault) = fault.filter(|_| !is_reported(plan, &name)) {
+        // The plan already waits for the end of a fault that it planned for, or the members' own waits report more.
+        if let Some(fault) = fault.filter(|_| !is_planned && !is_reported(plan, &name)) {
             plan.wait_in_progress(WaitSubject::Cluster(name.clone()), WaitBlocker::StoreFault(fault.to_string()));
         }
         let Some(cluster) = plan.documents.clusters.get_mut(&name) else { continue };
@@ -62,6 +68,10 @@ fn is_reported(plan: &Plan, cluster: &ClusterRef) -> bool {
 /// What is wrong with the members of a store: the first that holds, the worst first.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum StoreFault {
+    #[error("{0}")]
+    Rebuilding(String),
+    #[error("{0}")]
+    LostQuorum(String),
     #[error("a majority of its etcd members: {} {} not respond or report no leader", listed(.0.iter()), do_or_does(.0))]
     NoMajority(Vec<String>),
     #[error("{} to be replaced: the alarm CORRUPT is raised, and the store accepts no requests", listed(.0.iter()))]
@@ -79,6 +89,16 @@ fn do_or_does(names: &[String]) -> &'static str {
 }
 
 impl StoreFault {
+    /// What the plan waits for because no majority works, or works yet.
+    fn planned(plan: &Plan, cluster: &ClusterRef) -> Option<Self> {
+        let subject = WaitSubject::Role(cluster.clone(), Role::Etcd);
+        plan.waiting.iter().filter(|waiting| waiting.subject == subject).find_map(|waiting| match &waiting.blocker {
+            blocker @ WaitBlocker::Rebuild { .. } => Some(Self::Rebuilding(blocker.to_string())),
+            blocker @ WaitBlocker::LostQuorum { .. } => Some(Self::LostQuorum(blocker.to_string())),
+            _ => None,
+        })
+    }
+
     fn of(documents: &Documents, (id, cluster): (&ClusterId, &Cluster), store: &StoreObservation) -> Option<Self> {
         let some = |names: Vec<String>| Some(names).filter(|names| !names.is_empty());
         let Some(list) = &store.list else {
@@ -96,7 +116,8 @@ impl StoreFault {
 
     fn verdict(&self) -> ConditionValue {
         let reason = match self {
-            Self::NoMajority(_) => ConditionReason::NoMajority,
+            Self::Rebuilding(_) => ConditionReason::StoreRebuilding,
+            Self::LostQuorum(_) | Self::NoMajority(_) => ConditionReason::NoMajority,
             Self::Corrupt(_) => ConditionReason::MemberCorrupt,
             Self::Missing(_) => ConditionReason::MemberMissing,
             Self::Unknown(_) => ConditionReason::MemberUnknown,

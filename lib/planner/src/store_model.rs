@@ -157,6 +157,20 @@ impl StoreModel {
         }
     }
 
+    /// Starts a member with data and `--force-new-cluster`: it continues alone, with what it knows to be committed.
+    pub fn force(&mut self, id: MemberId) {
+        self.removed.extend(self.list.keys().filter(|other| **other != id));
+        self.list.retain(|other, _| *other == id);
+        self.indices.retain(|other, _| *other == id);
+        self.leader = None;
+    }
+
+    /// The index of the last entry that a member knows to be committed.
+    #[must_use]
+    pub fn index(&self, id: MemberId) -> Option<u64> {
+        self.indices.get(&id).copied()
+    }
+
     /// Executes an order, as etcd does.
     ///
     /// # Errors

@@ -2,7 +2,10 @@
 
 use keelway_api::{Cluster, Documents, condition, name::ClusterId, role::Role};
 
-use crate::{membership::changes_members, store_health::MEMBERS_HEALTHY, store_room::HAS_ROOM, store_start::members};
+use crate::{
+    membership::changes_members, rebuild::rebuild_of, store_health::MEMBERS_HEALTHY, store_room::HAS_ROOM,
+    store_start::members,
+};
 
 /// Whether a decision about a cluster needs the reports of its etcd members.
 #[must_use]
@@ -14,10 +17,10 @@ pub fn needs_store(documents: &Documents, cluster: &Cluster) -> bool {
     is_reported || changes_members(documents, cluster) || !is_served(documents, id)
 }
 
-/// Whether a cluster has a store whose members have worked.
+/// Whether a cluster has a store whose members have worked, or that is rebuilt.
 #[must_use]
 pub fn has_store(cluster: &Cluster) -> bool {
-    cluster.is_initialized() && members(cluster).is_some()
+    (cluster.is_initialized() && members(cluster).is_some()) || rebuild_of(cluster).is_some()
 }
 
 /// Whether every etcd member and every API server is ready. An alarm of a store keeps its API servers from being ready.

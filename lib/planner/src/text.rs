@@ -27,9 +27,9 @@ pub(crate) fn joined(names: impl IntoIterator<Item = impl ToString>, separator: 
 const NAMED: usize = 6;
 
 /// `a, b and 3 more`.
-pub(crate) fn listed<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
+pub(crate) fn listed(names: impl ExactSizeIterator<Item = impl ToString>) -> String {
     let more = names.len().saturating_sub(NAMED);
-    let told = names.take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let told = joined(names.take(NAMED), ", ");
     if more == 0 { told } else { format!("{told} and {more} more") }
 }
 

@@ -18,10 +18,11 @@ use keelway_api::{
     release::KEELWAY,
     role::Role,
     store_observation::MemberId,
+    store_rebuild::RebuildPhase,
 };
 
 use crate::{
-    ComponentRef, MachineRefusal, MissingKey, PlacementError, StoreOrder,
+    ComponentRef, MachineRefusal, MissingKey, PlacementError, RecoveryBlocker, StoreOrder,
     installation::RESTORE,
     minted::UnusableReason,
     recover::role_of,
@@ -161,6 +162,14 @@ pub enum WaitBlocker {
     )]
     StoreMajority { responding: usize, asked: usize },
     #[error(
+        "a majority of its etcd members: {} of {} {} ({}; not {}), and the store serves nothing: {next}",
+        responding.len(), responding.len() + silent.len(), if responding.len() == 1 { "responds" } else { "respond" },
+        joined(.responding, ", "), joined(.silent, ", ")
+    )]
+    LostQuorum { responding: Vec<ComponentName>, silent: Vec<ComponentName>, next: RecoveryBlocker },
+    #[error("{}", rebuild_step(.member, *.phase))]
+    Rebuild { member: ComponentName, phase: RebuildPhase },
+    #[error(
         "a person: the member {id} ({name:?}) of its etcd is not recorded in status.etcd; if it is not needed, remove it with \
          `etcdctl member remove {id}`; no member is changed until then"
     )]
@@ -283,6 +292,17 @@ pub enum UnclearCorruption {
          `etcdctl endpoint hashkv --cluster`, and restore a snapshot; no member is changed until then"
     )]
     MostMembers { corrupt: usize, voters: usize },
+}
+
+/// What the current step of a rebuild waits for.
+fn rebuild_step(member: &ComponentName, phase: RebuildPhase) -> String {
+    match phase {
+        RebuildPhase::Stopping => "its API servers and etcd members to stop, before its etcd is rebuilt".to_string(),
+        RebuildPhase::Preparing => format!("a copy of the data of {member}, from which its etcd is rebuilt"),
+        RebuildPhase::Starting => format!("{member} to become the only member of its etcd"),
+        RebuildPhase::Restarting => format!("{member} to start again, as the only member of its etcd"),
+        RebuildPhase::Serving => format!("an API server that uses the data of {member}"),
+    }
 }
 
 /// The first of the components, and the number of the others.

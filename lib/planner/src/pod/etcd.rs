@@ -15,10 +15,13 @@ use keelway_api::{
 };
 
 use super::{MissingKey, PodInputs, PodTemplate, at, flag};
-use crate::{secret_names, store_start};
+use crate::{rebuild, secret_names, store_start};
 
 /// etcd's own compaction is a second line behind that of kube-apiserver, which compacts every five minutes.
 const COMPACTION: &str = "30m";
+/// The argument by which a member with data becomes the only one of its store. etcd discards the entries of its log of which it does not know that
+/// they are committed (`bootstrappedWAL.CommitedEntries` of `go.etcd.io/etcd/server/v3/etcdserver`).
+const FORCE_NEW_CLUSTER: &str = "force-new-cluster";
 /// etcd defragments the store when it starts, if that frees at least this many megabytes.
 const DEFRAGMENT_MEGABYTES: u32 = 200;
 
@@ -71,6 +74,9 @@ impl PodInputs<'_> {
                 flag("watch-progress-notify-interval", "5s"),
             ],
         };
+        if rebuild::is_forced(self.tenant.document, &self.pod.component) {
+            pod.command.push(flag(FORCE_NEW_CLUSTER, true));
+        }
         pod.command.extend(self.store_metrics_flag());
         Ok(pod)
     }

@@ -18,7 +18,10 @@ use serde_json::json;
 
 use super::egress::{SELECTION, SOCKETS};
 use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, document, flag, fleet, text};
-use crate::secret_names::{self, API_SERVER_NAME};
+use crate::{
+    rebuild::rebuild_of,
+    secret_names::{self, API_SERVER_NAME},
+};
 
 /// How long an API server that is stopping continues to serve while its `/readyz` already fails. An ingress checks each second, and sends
 /// no more connections after the first such response, which takes a moment. This is more than twice as long.
@@ -89,8 +92,11 @@ impl PodInputs<'_> {
         command
     }
 
-    /// Whether an etcd member is not merely being added. A learner serves no requests.
+    /// Whether an etcd member is not merely being added. A learner serves no requests. While a store is rebuilt, one member counts.
     pub(super) fn is_voter(&self, member: &ComponentName) -> bool {
+        if let Some(rebuild) = rebuild_of(self.tenant.document) {
+            return rebuild.member == *member;
+        }
         let store = self.tenant.document.status.as_ref().and_then(|status| status.etcd.as_ref());
         store.is_none_or(|store| {
             let is_member = store.members.contains_key(member) || store.initial_cluster.contains_key(member);

@@ -37,7 +37,7 @@ impl<'a> HeldMember<'a> {
     fn of(held: HeldPod<'a>) -> Self {
         let phase = match held.pod.start {
             Start::OnMarkedData => MemberPhase::Marked,
-            Start::OnUsedData => MemberPhase::Started,
+            Start::OnUsedData | Start::Stopped | Start::Copied(_) => MemberPhase::Started,
             Start::Always | Start::Never | Start::Later => MemberPhase::Pending,
         };
         Self { held, phase, initial_cluster: initial_cluster(command(held.pod)) }

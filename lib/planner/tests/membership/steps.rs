@@ -103,7 +103,7 @@ fn nothing_is_ordered_without_a_majority() {
     for _ in 0..20 {
         let plan = world.pass(&calm(3));
         assert!(plan.stores.is_empty());
-        assert!(plan.waiting.iter().any(|waiting| matches!(waiting.blocker, WaitBlocker::StoreMajority { .. })));
+        assert!(plan.waiting.iter().any(|waiting| matches!(waiting.blocker, WaitBlocker::LostQuorum { .. })));
     }
     assert_eq!(world.status().staying_members().count(), 3);
 }

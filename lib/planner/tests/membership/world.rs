@@ -58,8 +58,12 @@ pub(super) struct World {
     pub(super) store: Option<StoreModel>,
     /// The member of each data directory.
     data: BTreeMap<PodName, MemberId>,
-    lost: BTreeSet<usize>,
-    now: Timestamp,
+    pub(super) lost: BTreeSet<usize>,
+    /// The pods that started with `--force-new-cluster`, by their digests.
+    pub(super) forced: BTreeSet<(PodName, String)>,
+    /// Whether machines that were lost have returned, with what ran on them.
+    pub(super) returned: bool,
+    pub(super) now: Timestamp,
     pub(super) orders: Vec<StoreOrder>,
 }
 
@@ -84,6 +88,8 @@ impl World {
             store: None,
             data: BTreeMap::new(),
             lost: BTreeSet::new(),
+            forced: BTreeSet::new(),
+            returned: false,
             now: Timestamp::UNIX_EPOCH,
             orders: Vec::new(),
         }
@@ -265,8 +271,39 @@ impl World {
         for pod in running {
             if let Some(wanted) = config.pods.get(&pod).filter(|_| pod.component.as_str().starts_with("etcd-")) {
                 self.start(&pod, wanted);
+                self.force(&pod, wanted);
             }
         }
+    }
+
+    /// A member that starts with `--force-new-cluster` becomes the only one of its store. A pod that is held runs with earlier arguments than its
+    /// config has.
+    fn force(&mut self, pod: &PodName, wanted: &Pod) {
+        let digest = wanted.digest();
+        let mut sandboxes = self.machines.values().flat_map(|state| &state.sandboxes);
+        let runs = sandboxes.any(|sandbox| sandbox.pod == *pod && sandbox.digest == digest);
+        let mut words = wanted.containers.iter().flat_map(|container| &container.command);
+        let is_forced = runs && words.any(|word| word.starts_with("--force-new-cluster"));
+        if is_forced && self.forced.insert((pod.clone(), digest)) {
+            self.check_forced(pod);
+            let id = self.data[pod];
+            self.store.as_mut().unwrap().force(id);
+        }
+    }
+
+    /// What must hold when a member becomes the only one of its store.
+    fn check_forced(&self, pod: &PodName) {
+        let all = self.machines.iter().enumerate();
+        let up = all
+            .filter(|(number, _)| !self.returned && !self.lost.contains(number))
+            .flat_map(|(_, (_, state))| &state.sandboxes);
+        let others: Vec<&PodName> = up.map(|sandbox| &sandbox.pod).filter(|other| *other != pod).collect();
+        let runs = |role: &str| others.iter().any(|other| other.component.as_str().starts_with(role));
+        assert!(!runs("kube-apiserver-"), "an API server runs: {others:?}");
+        assert!(!runs("etcd-"), "another member runs: {others:?}");
+        let data = self.machines.values().flat_map(|state| &state.data);
+        let mut copies = data.filter(|(path, data)| path.starts_with(&format!("{pod}/data.copy-")) && data.used);
+        assert!(copies.next().is_some(), "the data was not copied");
     }
 
     /// Starts a member as etcd does: with data, it goes on with its id.
@@ -325,8 +362,9 @@ impl World {
         let responding = self.machines.iter().enumerate().filter(|(number, _)| !self.lost.contains(number));
         let data = responding.flat_map(|(_, (_, state))| state.pods_with_marked_data());
         // A component whose addition was withdrawn before it started leaves an empty directory.
-        let of_members = data.filter(|pod| self.data.contains_key(pod));
-        assert_eq!(of_members.count(), members.len(), "no data of removed members is left");
+        // A member that a store was rebuilt from has a copy of its data, too.
+        let of_members: BTreeSet<PodName> = data.filter(|pod| self.data.contains_key(pod)).collect();
+        assert_eq!(of_members.len(), members.len(), "no data of removed members is left");
         if let Some(servers) = self.servers_of_an_api_server() {
             assert_eq!(servers.split(',').count(), members.len());
         }

@@ -9,7 +9,7 @@ use keelway_api::{
     jiff::Timestamp,
     machine::{
         CgroupDriver, ContainerPhase, ContainerState, DataState, FileState, MachineConfig, MachineState, Pod,
-        RuntimeFacts, SandboxState, ServerAdmin, ServerState, Start,
+        RuntimeFacts, SandboxState, ServerAdmin, ServerState, Start, copy_name,
     },
     name::{HypervisorName, PodName},
 };
@@ -88,7 +88,7 @@ pub(crate) fn empty() -> MachineState {
 /// Starts and removes pods at once, except those of `others`. A haproxy gets the servers that its machine would send to it.
 pub(crate) fn apply(state: &mut MachineState, config: &MachineConfig) {
     let stays = |sandbox: &SandboxState| match config.pods.get(&sandbox.pod) {
-        Some(pod) => pod.hold || pod.digest() == sandbox.digest,
+        Some(pod) => !pod.start.stops() && (pod.hold || pod.digest() == sandbox.digest),
         None => config.others.contains(&sandbox.pod.cluster),
     };
     state.sandboxes.retain(stays);
@@ -98,12 +98,21 @@ pub(crate) fn apply(state: &mut MachineState, config: &MachineConfig) {
     for (name, pod) in &config.pods {
         if kept.contains(name) {
             change(state, name, pod);
+        } else if let Start::Copied(copy) = pod.start {
+            copy_data(state, name, pod, copy);
         } else if pod.start.waits() {
             of_data(state, name, pod, |data| data.marked |= pod.start == Start::Never);
         } else if pod.data.iter().all(|data| state.data_of(name, data).allows(pod.start)) {
             of_data(state, name, pod, |data| data.used = true);
             start(state, name, pod);
         }
+    }
+}
+
+fn copy_data(state: &mut MachineState, name: &PodName, pod: &Pod, copy: u32) {
+    for data in &pod.data {
+        let found = state.data_of(name, data);
+        state.data.entry(format!("{name}/{}", copy_name(data, copy))).or_insert(found);
     }
 }
 

@@ -1,0 +1,300 @@
+//! A store that is rebuilt from one member: the end of a lost quorum.
+//!
+//! The member that remains with the newest data becomes the only one, all other members are retired, and [`crate::membership`] adds members as
+//! usual. Each step is recorded in `status.etcd.rebuild` before any machine gets the config of that step, and is derived from that record, so any
+//! driver continues at any step.
+//!
+//! The gates, all of which hold in every pass:
+//!
+//! 1. A quorum is lost only if members were asked, one of them responds, none reports a leader, and those that respond are no majority.
+//! 2. Each voter that does not respond is known to be lost: its machine is annotated as lost, its data is gone, or the request names it. With
+//!    `recovery: Automatic`, it can also have been unreachable for `replaceAfter`.
+//! 3. Voters that are only unreachable are no majority of the voters: a majority of them may serve on the other side of a partition.
+//! 4. A request concerns the loss that was recorded before it. It names no member that responds.
+//! 5. The survivor is the voter that responds with the highest committed index. Its machine responds, has its data, and has room for a copy.
+//! 6. The API servers and all members are stopped before data is changed.
+//! 7. The survivor's data is copied before the survivor starts.
+//! 8. The survivor runs with `--force-new-cluster` in the phase `Starting` only. No API server runs in that phase, and no member is added, so an
+//!    agent that restarts the container repeats nothing that counts.
+//! 9. API servers start after the survivor led alone without that argument.
+//! 10. The data of the other members is removed by an order that names each, recorded after an API server served the new store. The order is kept
+//!     until the machine was observed without the member.
+//! 11. Until the survivor starts alone, nothing was changed: if lost members return that are a majority with those that remained, the rebuild ends.
+
+mod quorum;
+mod recovery;
+
+use alloc::vec::Vec;
+
+use keelway_api::{
+    Cluster, Documents, Time,
+    cluster::{EtcdStatus, RemovalReason},
+    component::{ComponentSpec, ComponentStage},
+    machine::{MachineState, SandboxState, Start, copy_name},
+    name::{ComponentName, HypervisorName, PodName},
+    role::Role,
+    store_observation::MemberId,
+    store_rebuild::{RebuildPhase, RebuildSource, RebuiltStore, StoreRebuild},
+};
+
+pub use recovery::RecoveryBlocker;
+
+use crate::{
+    ComponentRef, Decision, WaitBlocker, WaitKind, WaitSubject, Waiting,
+    access::serves,
+    component_set::of_role,
+    deletion::answers,
+    membership::{StoreContext, change_store, pod, store},
+    plan::Plan,
+    rebuild::{quorum::QuorumLoss, recovery::Survivor},
+    retirement::set_stage,
+    store_start::DATA,
+};
+
+/// Takes the next step of a rebuild, or begins one. Returns whether the members of the store must not change meanwhile.
+pub(crate) fn plan_rebuild(plan: &mut Plan, at: StoreContext<'_>) -> bool {
+    if let Some(rebuild) = store(&plan.documents, at).and_then(|store| store.rebuild.clone()) {
+        if is_needless(&plan.documents, at, &rebuild) {
+            change_store(plan, at, |store| store.rebuild = None);
+            return false;
+        }
+        continue_rebuild(plan, at, &rebuild);
+        return true;
+    }
+    let loss = QuorumLoss::observe(&plan.documents, at);
+    note_loss(plan, at, loss.is_some());
+    let Some(loss) = loss else { return false };
+    match recovery::survivor(&plan.documents, at, &loss) {
+        Ok(survivor) => begin(plan, at, &loss, &survivor),
+        Err(blocker) => wait_for_recovery(plan, at, loss, blocker),
+    }
+    true
+}
+
+/// Gate 11. The members and API servers that stopped start again.
+fn is_needless(documents: &Documents, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
+    let RebuildSource::Survivor { lost } = &rebuild.source;
+    let responds = |name: &&ComponentName| at.seen.stores.get(at.id).is_some_and(|seen| seen.report(name).is_some());
+    let returned = lost.iter().filter(responds).count();
+    let members = store(documents, at).into_iter().flat_map(EtcdStatus::staying_members).count();
+    rebuild.phase < RebuildPhase::Starting && (members + returned).saturating_sub(lost.len()) * 2 > members
+}
+
+/// Records since when the quorum is lost. A store that was not observed keeps its record.
+fn note_loss(plan: &mut Plan, at: StoreContext<'_>, is_lost: bool) {
+    let recorded = store(&plan.documents, at).and_then(|store| store.quorum_lost_since.clone());
+    let works = at.seen.stores.get(at.id).is_some_and(|seen| seen.list.is_some());
+    let since = match recorded {
+        None if is_lost => Some(Time(at.now)),
+        Some(_) if works => None,
+        _ => return,
+    };
+    change_store(plan, at, |store| store.quorum_lost_since = since);
+}
+
+fn wait_for_recovery(plan: &mut Plan, at: StoreContext<'_>, loss: QuorumLoss<'_>, blocker: RecoveryBlocker) {
+    if let RecoveryBlocker::Unreachable(date) = blocker {
+        plan.due = Some(plan.due.map_or(date, |due| due.min(date)));
+    }
+    let (responding, silent) = (loss.responding.into_keys().collect(), loss.silent.into_iter().collect());
+    plan.block(role(at), WaitBlocker::LostQuorum { responding, silent, next: blocker });
+}
+
+fn begin(plan: &mut Plan, at: StoreContext<'_>, loss: &QuorumLoss<'_>, survivor: &Survivor) {
+    let lost: Vec<ComponentName> = loss.silent.iter().cloned().collect();
+    let component = ComponentRef { cluster: at.cluster.reference.clone(), component: survivor.member.clone() };
+    plan.decisions.push(Decision::RebuildStore { component, lost: lost.clone() });
+    let name = pod(at.id, &survivor.member);
+    if plan.documents.components.get(&name).is_some_and(|document| document.is_leaving()) {
+        set_stage(plan, &name, ComponentStage::Joining);
+    }
+    change_store(plan, at, |store| {
+        store.change = None;
+        store.quorum_lost_since = None;
+        store.rebuild = Some(StoreRebuild {
+            number: store.rebuilt.as_ref().map_or(1, |last| last.number + 1),
+            source: RebuildSource::Survivor { lost },
+            member: survivor.member.clone(),
+            phase: RebuildPhase::Stopping,
+            since: Time(at.now),
+            forced_pod: None,
+        });
+    });
+    wait_for_phase(plan, at, &survivor.member, RebuildPhase::Stopping);
+}
+
+fn continue_rebuild(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) {
+    let next = match rebuild.phase {
+        RebuildPhase::Stopping => are_stopped(&plan.documents, at, rebuild).then_some(RebuildPhase::Preparing),
+        RebuildPhase::Preparing => is_copied(&plan.documents, at, rebuild).then_some(RebuildPhase::Starting),
+        RebuildPhase::Starting => begin_restart(plan, at, rebuild),
+        RebuildPhase::Restarting => is_restarted(&plan.documents, at, rebuild).then_some(RebuildPhase::Serving),
+        RebuildPhase::Serving if serves(&plan.documents, at.id, at.seen) => {
+            wait_for_phase(plan, at, &rebuild.member, RebuildPhase::Serving);
+            return end(plan, at, rebuild);
+        }
+        RebuildPhase::Serving => None,
+    };
+    let phase = next.unwrap_or(rebuild.phase);
+    if next.is_some() {
+        change_rebuild(plan, at, |rebuild| rebuild.phase = phase);
+    }
+    wait_for_phase(plan, at, &rebuild.member, phase);
+}
+
+/// Gate 6. A machine that does not respond, and on which the survivor is not, is not awaited.
+fn are_stopped(documents: &Documents, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
+    let is_stopped = |(name, spec): (&PodName, &ComponentSpec)| {
+        let state = at.seen.machine(&spec.hypervisor);
+        let is_awaited = name.component == rebuild.member || answers(documents, &spec.hypervisor);
+        state.map_or(!is_awaited, |state| sandboxes(state, name).next().is_none())
+    };
+    let roles = [Role::Etcd, Role::KubeApiserver];
+    let mut all = roles.iter().flat_map(|role| of_role(documents, at.id, *role));
+    all.all(|(name, component)| is_stopped((name, &component.spec)))
+}
+
+/// Gates 6 and 7: a machine may have returned with components that run.
+fn is_copied(documents: &Documents, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
+    let is_calm = are_stopped(documents, at, rebuild);
+    is_calm
+        && member(documents, at, rebuild).is_some_and(|(name, state)| {
+            let copy = state.data_of(&name, &copy_name(DATA, rebuild.number));
+            copy.allows(Start::OnUsedData) && sandboxes(state, &name).next().is_none()
+        })
+}
+
+/// Gate 8: records the pod that became the only member, and the next phase.
+fn begin_restart(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) -> Option<RebuildPhase> {
+    let forced = {
+        let (name, state) =
+            member(&plan.documents, at, rebuild).filter(|_| leads_alone(&plan.documents, at, rebuild))?;
+        sandboxes(state, &name).find(|sandbox| sandbox.ready)?.digest.clone()
+    };
+    change_rebuild(plan, at, |rebuild| rebuild.forced_pod = Some(forced));
+    Some(RebuildPhase::Restarting)
+}
+
+/// Gate 9.
+fn is_restarted(documents: &Documents, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
+    let is_forced = |sandbox: &SandboxState| Some(&sandbox.digest) == rebuild.forced_pod.as_ref();
+    member(documents, at, rebuild).is_some_and(|(name, state)| {
+        let is_running = sandboxes(state, &name).any(|sandbox| sandbox.ready);
+        is_running && !sandboxes(state, &name).any(is_forced) && leads_alone(documents, at, rebuild)
+    })
+}
+
+/// Whether a member list from a majority has the one member alone, and that member leads.
+fn leads_alone(documents: &Documents, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
+    let recorded = store(documents, at).and_then(|store| store.members.get(&rebuild.member));
+    let seen = at.seen.stores.get(at.id);
+    let (Some(seen), Some(id)) = (seen, recorded.and_then(|member| member.id.parse::<MemberId>().ok())) else {
+        return false;
+    };
+    let is_alone = seen.list.as_ref().is_some_and(|list| list.len() == 1 && list.contains_key(&id));
+    is_alone && seen.report(&rebuild.member).is_some_and(|report| report.leader == Some(id))
+}
+
+/// Gate 10: all other members are retired, and the rebuild is over.
+fn end(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) {
+    let others: Vec<ComponentName> = store(&plan.documents, at)
+        .into_iter()
+        .flat_map(EtcdStatus::staying_members)
+        .filter(|(name, _)| **name != rebuild.member)
+        .map(|(name, _)| name.clone())
+        .collect();
+    for name in others {
+        retire(plan, at, &name);
+    }
+    change_store(plan, at, |store| {
+        store.rebuild = None;
+        store.rebuilt = Some(RebuiltStore {
+            number: rebuild.number,
+            source: rebuild.source.clone(),
+            member: rebuild.member.clone(),
+            at: Time(at.now),
+        });
+    });
+}
+
+fn retire(plan: &mut Plan, at: StoreContext<'_>, component: &ComponentName) {
+    let name = pod(at.id, component);
+    let machine = plan.documents.components.get(&name).map(|component| component.spec.hypervisor.clone());
+    change_store(plan, at, |store| {
+        let Some(machine) = machine else {
+            store.members.remove(component);
+            return;
+        };
+        if let Some(member) = store.members.get_mut(component) {
+            member.removal = Some(RemovalReason::StoreRebuilt);
+            member.removed_from = Some(machine);
+            member.unavailable_since = None;
+        }
+    });
+    set_stage(plan, &name, ComponentStage::Stopping);
+}
+
+/// The pod of the one member, and the state of its machine. None: the machine was not observed.
+fn member<'a>(
+    documents: &Documents,
+    at: StoreContext<'a>,
+    rebuild: &StoreRebuild,
+) -> Option<(PodName, &'a MachineState)> {
+    let name = pod(at.id, &rebuild.member);
+    let machine: &HypervisorName = &documents.components.get(&name)?.spec.hypervisor;
+    let state = at.seen.machine(machine)?;
+    Some((name, state))
+}
+
+fn sandboxes<'a>(state: &'a MachineState, pod: &'a PodName) -> impl Iterator<Item = &'a SandboxState> {
+    state.sandboxes.iter().filter(move |sandbox| sandbox.pod == *pod)
+}
+
+fn change_rebuild(plan: &mut Plan, at: StoreContext<'_>, change: impl FnOnce(&mut StoreRebuild)) {
+    change_store(plan, at, |store| {
+        if let Some(rebuild) = &mut store.rebuild {
+            change(rebuild);
+        }
+    });
+}
+
+fn wait_for_phase(plan: &mut Plan, at: StoreContext<'_>, member: &ComponentName, phase: RebuildPhase) {
+    let blocker = WaitBlocker::Rebuild { member: member.clone(), phase };
+    plan.waiting.push(Waiting::of_cluster(role(at), WaitKind::InProgress, blocker));
+}
+
+fn role(at: StoreContext<'_>) -> WaitSubject {
+    WaitSubject::Role(at.cluster.reference.clone(), Role::Etcd)
+}
+
+/// The rebuild of a cluster's store that is in progress.
+pub(crate) fn rebuild_of(cluster: &Cluster) -> Option<&StoreRebuild> {
+    cluster.status.as_ref()?.etcd.as_ref()?.rebuild.as_ref()
+}
+
+/// What a rebuild requires of a pod that would start otherwise. None: nothing.
+pub(crate) fn start_in_rebuild(cluster: &Cluster, role: Role, component: &ComponentName) -> Option<Start> {
+    let rebuild = rebuild_of(cluster)?;
+    match role {
+        Role::Etcd if *component != rebuild.member => Some(Start::Stopped),
+        Role::Etcd => match rebuild.phase {
+            RebuildPhase::Stopping => Some(Start::Stopped),
+            RebuildPhase::Preparing => Some(Start::Copied(rebuild.number)),
+            RebuildPhase::Starting | RebuildPhase::Restarting | RebuildPhase::Serving => None,
+        },
+        Role::KubeApiserver => (rebuild.phase < RebuildPhase::Serving).then_some(Start::Stopped),
+        Role::KubeControllerManager
+        | Role::KubeScheduler
+        | Role::ClusterController
+        | Role::FleetController
+        | Role::Ingress
+        | Role::Gateway => None,
+    }
+}
+
+/// Whether a member becomes the only one of its store with this start.
+pub(crate) fn is_forced(cluster: &Cluster, component: &ComponentName) -> bool {
+    rebuild_of(cluster).is_some_and(|rebuild| match rebuild.source {
+        RebuildSource::Survivor { .. } => rebuild.member == *component && rebuild.phase == RebuildPhase::Starting,
+    })
+}
