@@ -18,6 +18,7 @@ use keelway_api::name::HypervisorName;
 use crate::commands::{
     cluster_inject::InjectArguments,
     cluster_kubeconfig::KubeconfigArguments,
+    cluster_recover_quorum::RecoverQuorumArguments,
     cluster_scale::ScaleArguments,
     diff::DiffArguments,
     events::EventsArguments,
@@ -402,6 +403,14 @@ pub(crate) enum ClusterCommand {
         after_help = "Example:\n  keelway cluster scale --name c1 --etcd-replicas 5 < c1.yaml | keelway reconcile > scaled.yaml"
     )]
     Scale(ScaleArguments),
+    /// Continue the etcd of a Cluster from a remaining member, after a majority of its members was lost for good
+    #[command(
+        after_help = "The next reconcile stops the API servers, copies the data of the member with the newest data that responds, and makes it\n\
+                      the only one. It then adds members up to spec.etcd.replicas. It does nothing while a majority works. Writes that\n\
+                      only the lost members stored are lost. See docs/operations.md.\n\n\
+                      Example:\n  keelway cluster recover-quorum --name c1 --lost etcd-1,etcd-2 < c1.yaml | keelway reconcile > recovered.yaml"
+    )]
+    RecoverQuorum(RecoverQuorumArguments),
     /// Mark a Cluster for deletion; the next reconcile deletes it from its machines
     #[command(after_help = "Example:\n  keelway cluster delete --name c1 < c1.yaml | keelway reconcile > empty.yaml")]
     Delete(ClusterName),

@@ -4,6 +4,7 @@ pub(crate) mod claimed_store;
 pub(crate) mod cluster_delete;
 pub(crate) mod cluster_inject;
 pub(crate) mod cluster_kubeconfig;
+pub(crate) mod cluster_recover_quorum;
 pub(crate) mod cluster_scale;
 pub(crate) mod completion;
 pub(crate) mod diff;
@@ -83,6 +84,9 @@ pub(crate) fn run(arguments: CliArguments) -> Result<Code, CommandFailure> {
         CliCommand::Cluster(ClusterCommand::Inject(arguments)) => cluster_inject::run(&global, *arguments),
         CliCommand::Cluster(ClusterCommand::Get(arguments)) => get::run(KindName::Cluster, &global, &arguments),
         CliCommand::Cluster(ClusterCommand::Scale(arguments)) => cluster_scale::run(&global, &arguments),
+        CliCommand::Cluster(ClusterCommand::RecoverQuorum(arguments)) => {
+            cluster_recover_quorum::run(&global, &arguments)
+        }
         CliCommand::Cluster(ClusterCommand::Delete(name)) => cluster_delete::run(&global, &name),
         CliCommand::Cluster(ClusterCommand::Kubeconfig(arguments)) => cluster_kubeconfig::run(&global, &arguments),
         CliCommand::Fleet(command) => fleet::run(&global, command),

@@ -37,6 +37,7 @@ const DOCUMENTS: &[&[&str]] = &[
     &["hypervisor", "local", "destroy"],
     &["cluster", "inject", "--name", "c9"],
     &["cluster", "scale", "--name", "c1", "--etcd-replicas", "3"],
+    &["cluster", "recover-quorum", "--name", "c1", "--lost", "etcd-1"],
     &["cluster", "delete", "--name", "c1"],
     &["fleet", "inject", "--name", "f9"],
     &["reconcile"],

@@ -11,6 +11,7 @@ mod creations;
 mod faults;
 mod fleets;
 mod owners;
+mod quorum;
 mod scaling;
 mod stores;
 mod told;
@@ -39,6 +40,7 @@ pub(crate) struct Scenario {
 
 fn all() -> Vec<&'static Scenario> {
     [creations::ALL, scaling::ALL, changes::ALL, classes::ALL, faults::ALL, fleets::ALL, owners::ALL, stores::ALL]
+    [creations::ALL, quorum::ALL, scaling::ALL, changes::ALL, classes::ALL, faults::ALL, fleets::ALL, owners::ALL]
         .into_iter()
         .flatten()
         .collect()

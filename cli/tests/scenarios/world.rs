@@ -10,6 +10,7 @@ use keelway_api::{
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::{EGRESS, Role},
     store_observation::MemberId,
+    store_rebuild::RebuildPhase,
 };
 use keelway_machine::{action::Action, converge::model::MachineModel};
 use keelway_planner::{FirstBindings, StoreOrder, changes_members, identify, machine_configs, store_model::StoreModel};
@@ -164,6 +165,7 @@ impl World {
                 let _ = runs.then(|| store.start(name.as_str(), &urls, &start.initial_cluster));
             }
         }
+        self.force_members();
         for id in self.stores.keys().cloned().collect::<Vec<_>>() {
             let up = self.members(&id).into_values().collect();
             let store = self.stores.get_mut(&id).unwrap();
@@ -171,6 +173,23 @@ impl World {
                 store.execute(order, &up).unwrap();
             }
             store.tick(&up, &BTreeSet::new());
+        }
+    }
+
+    /// Makes each member that runs with `--force-new-cluster` the only one of its store.
+    fn force_members(&mut self) {
+        for cluster in self.documents.clusters.values() {
+            let (Some(id), Some(status)) = (cluster.id(), &cluster.status) else { continue };
+            let Some((etcd, rebuild)) = status.etcd.as_ref().and_then(|etcd| Some((etcd, etcd.rebuild.as_ref()?)))
+            else {
+                continue;
+            };
+            let pod = PodName { cluster: id.clone(), component: rebuild.member.clone() };
+            let runs = self.machines.values().any(|machine| machine.state.runs(&pod));
+            if runs && rebuild.phase == RebuildPhase::Starting {
+                let member = etcd.members[&rebuild.member].id.parse().unwrap();
+                self.stores.get_mut(id).unwrap().force(member);
+            }
         }
     }
 
@@ -263,6 +282,18 @@ impl World {
             self.pass();
         }
         panic!("it is not ordered: {:?}", self.preview().plan.waiting);
+    }
+
+    /// Runs passes until the rebuild of the store of c1 has reached a phase, or is over.
+    pub(super) fn pass_until_phase(&mut self, wanted: Option<RebuildPhase>) {
+        for _ in 0..MOST_PASSES {
+            self.pass();
+            let etcd = self.cluster("c1").status.as_ref().and_then(|status| status.etcd.as_ref()).unwrap();
+            if etcd.rebuild.as_ref().map(|rebuild| rebuild.phase) == wanted {
+                return;
+            }
+        }
+        panic!("it does not reach {wanted:?}: {:?}", self.preview().plan.waiting);
     }
 
     /// Runs passes until nothing is left to do.

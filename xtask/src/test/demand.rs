@@ -18,6 +18,7 @@ const MEASURED: [(&str, Demand); 26] = [
     ("e2e highly_available", live(80)),
     ("e2e interrupted_on_fake", live(100)),
     ("e2e stores", live(80)),
+    ("e2e lost_quorum", live(80)),
     ("e2e worker_outages", live(60)),
     ("e2e simulation", computing()),
     ("e2e workers", live(70)),

@@ -1,0 +1,149 @@
+//! Two of three machines with etcd members are lost for good while a client writes. The member that remains continues, and has what was acknowledged.
+//!
+//! It needs what the tests of `live` need.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test's functions fail by panicking, and tell their timings"
+)]
+
+mod lost_store;
+
+use std::fs;
+
+use keelway_api::{Documents, hypervisor::LOST_ANNOTATION, role::Role};
+use keelway_e2e::{Keelway, Kubectl, ReachMode, TestFleet, deadline, host::on_own_host, load::Load};
+use lost_store::LostStore;
+
+#[test]
+fn what_was_acknowledged_is_there_after_two_of_three_machines_are_lost() {
+    on_own_host("what_was_acknowledged_is_there_after_two_of_three_machines_are_lost", scenario);
+}
+
+fn scenario() {
+    let mut world = TestFleet::new("e2elq");
+    let machines = world.create_reached(ReachMode::AgentSocket, "1", "4");
+    let keelway = &world.keelway;
+    let size = ["--etcd-replicas", "3", "--control-plane-replicas", "2"];
+    let inject = [&["cluster", "inject", "--name", "c1"][..], &size].concat();
+    let injected = keelway.run(&inject, &machines).succeeded().stdout;
+    let text = keelway.run(&["reconcile"], &injected).succeeded().stdout;
+    let kubectl = kubectl(keelway, &text);
+    // What a leader acknowledged, it knows to be committed. A follower may lack the writes of the last moment (docs/etcd-members.md).
+    let store = LostStore::of(keelway, &text);
+
+    let load = Load::start(&kubectl);
+    load.wait_for_requests(300);
+    for machine in &store.lost_machines {
+        world.power("stop", machine);
+    }
+    let written = load.written();
+    drop(load.end());
+    assert!(written > 10, "{written}");
+
+    let lost = reports_the_loss(keelway, &text, &store);
+    let recovered = recovers(keelway, &lost, &store);
+    let found = number(&kubectl);
+    println!("{written} writes were acknowledged, and the last of them that is there is {found}");
+    // A write that was sent and not acknowledged may be there, too.
+    assert!(found >= written, "acknowledged writes are lost: {written} were acknowledged, {found} are there");
+    is_whole(&recovered, &store, keelway);
+
+    let load = Load::start(&kubectl);
+    load.wait_for_requests(100);
+    load.end().assert_good();
+    let text = an_old_member_never_starts(&world, &recovered, &store);
+    let _ = keelway.run(&["hypervisor", "local", "destroy"], &text).succeeded();
+}
+
+fn kubectl(keelway: &Keelway, text: &[u8]) -> Kubectl {
+    let file = keelway.directory().join("c1.kubeconfig");
+    let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], text).succeeded().stdout;
+    fs::write(&file, kubeconfig).unwrap();
+    Kubectl::new(&file)
+}
+
+/// The number that the load wrote last.
+fn number(kubectl: &Kubectl) -> u64 {
+    let read = || {
+        let found = kubectl.run(&["get", "configmap", "load", "-o", "jsonpath={.data.number}"]);
+        (found.code() == 0).then(|| found.text().parse::<u64>().unwrap())
+    };
+    deadline::until("the API serves", deadline::KUBERNETES, || read().is_some());
+    read().unwrap()
+}
+
+/// `status` says which members respond and what to do, and nothing is done without a person. Returns the documents.
+fn reports_the_loss(keelway: &Keelway, text: &[u8], store: &LostStore) -> Vec<u8> {
+    let refused = keelway.run(&["cluster", "recover-quorum", "--name", "c1", "--lost", &store.lost.join(",")], text);
+    assert_eq!((refused.code(), refused.stdout.as_slice()), (2, text), "no pass has recorded the loss");
+    let told = format!("1 of 3 responds ({};", store.survivor);
+    deadline::until("the survivor knows no leader", deadline::KUBERNETES, || {
+        keelway.run(&["status"], text).text().contains(&told)
+    });
+    let ran = keelway.run(&["reconcile", "--once"], text);
+    let command = format!("keelway cluster recover-quorum --name c1 --lost {}", store.lost.join(","));
+    assert!(ran.stderr.contains(&command), "{}", ran.stderr);
+    let documents = Documents::read(&ran.stdout).unwrap();
+    assert!(lost_store::status(&documents).quorum_lost_since.is_some());
+    ran.stdout
+}
+
+/// The commands of docs/operations.md, ".. etcd lost its quorum".
+fn recovers(keelway: &Keelway, text: &[u8], store: &LostStore) -> Vec<u8> {
+    let mut documents = Documents::read(text).unwrap();
+    for (name, machine) in documents.hypervisors.iter_mut() {
+        if store.lost_machines.iter().any(|lost| name.as_str() == lost) {
+            let annotations = machine.metadata.annotations.get_or_insert_default();
+            annotations.insert(LOST_ANNOTATION.to_owned(), "true".to_owned());
+        }
+    }
+    let machines: Vec<&str> = store.lost_machines.iter().map(String::as_str).collect();
+    let drain = [&["hypervisor", "drain"][..], &machines].concat();
+    let drained = keelway.run(&drain, documents.write().as_bytes()).succeeded().stdout;
+    let lost = store.lost.join(",");
+    let request = ["cluster", "recover-quorum", "--name", "c1", "--lost", &lost];
+    let requested = keelway.run(&request, &drained).succeeded().stdout;
+    let plan = keelway.run(&["plan"], &requested).succeeded();
+    assert!(plan.text().contains(&format!("rebuild etcd from the data of c1/{}", store.survivor)), "{}", plan.text());
+    let recovered = keelway.run(&["reconcile"], &requested).succeeded();
+    println!("{:>7} ms  until the cluster was whole again", recovered.took.as_millis());
+    recovered.stdout
+}
+
+/// Three voters, one of them the survivor, without `--force-new-cluster`, and the copy of its data.
+fn is_whole(text: &[u8], store: &LostStore, keelway: &Keelway) {
+    let documents = Documents::read(text).unwrap();
+    let status = lost_store::status(&documents);
+    let rebuilt = status.rebuilt.as_ref().unwrap();
+    assert_eq!((rebuilt.member.as_str(), &status.rebuild), (store.survivor.as_str(), &None));
+    let members: Vec<&str> = status.staying_members().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(members.len(), 3);
+    assert!(
+        members.contains(&store.survivor.as_str())
+            && !members.iter().any(|name| store.lost.contains(&(*name).to_owned()))
+    );
+    let servers = documents.components.values().filter(|component| component.spec.role == Role::KubeApiserver);
+    assert!(servers.count() >= 2);
+    assert!(store.directory("data.copy-1").join("member/wal").is_dir(), "the copy is kept");
+    let commands = store.commands();
+    assert!(
+        !commands.is_empty() && !commands.iter().any(|command| command.contains("force-new-cluster")),
+        "{commands:?}"
+    );
+    assert_eq!(keelway.run(&["plan", "--exit-code"], text).code(), 0, "it is settled");
+}
+
+/// A lost machine returns with its old member, which the new store refuses. The next pass stops it, and removes its data.
+fn an_old_member_never_starts(world: &TestFleet, text: &[u8], store: &LostStore) -> Vec<u8> {
+    let (machine, member) = (&store.lost_machines[0], &store.lost[0]);
+    let data = store.directory_of(machine, member);
+    world.power("start", machine);
+    let after = world.keelway.run(&["reconcile", "--once"], text).stdout;
+    let after = world.keelway.run(&["reconcile"], &after).succeeded().stdout;
+    assert!(!data(world).exists(), "its data is removed by an order");
+    let documents = Documents::read(&after).unwrap();
+    assert!(!lost_store::status(&documents).members.keys().any(|name| name.as_str() == member.as_str()));
+    after
+}
