@@ -16,6 +16,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use keelway_api::name::HypervisorName;
 
 use crate::commands::{
+    backup::BackupArguments,
     cluster_inject::InjectArguments,
     cluster_kubeconfig::KubeconfigArguments,
     cluster_recover_quorum::RecoverQuorumArguments,
@@ -206,13 +207,21 @@ pub(crate) enum CliCommand {
         after_help = "Example:\n  keelway pivot --to kubernetes < world.yaml\n  keelway pivot --from dir:/var/lib/keelway-manager --to kubernetes:management.kubeconfig\n  keelway pivot --from kubernetes > world.yaml"
     )]
     Pivot(PivotArguments),
+    /// Write all documents, with their Secrets, and the list of snapshots to one sealed file
+    ///
+    /// The file is sealed to the public keys of `--recipient`, in the format of age. Only `keelway recover` and the program `age` open it, with a
+    /// secret key that need not be on this host. Exits with 4 if the backup was written and the snapshots of a cluster could not be listed.
+    #[command(
+        after_help = "Example:\n  keelway backup --recipient age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p --to c1.backup < c1.yaml\n  keelway backup --recipients-file operators.txt --to keelway.backup --from dir:/var/lib/keelway-manager"
+    )]
+    Backup(BackupArguments),
     /// Update the documents of an older backup to match the machines, without changes on machines
     ///
     /// Reads the config of every machine. Sets terms and generations to those of the machines, and rebuilds the documents of components
     /// that are newer than the backup. Prints one line to stderr for each difference. Exits with 4 if something needs your attention.
     /// Recovers a directory or a management cluster in place. No manager may use it meanwhile.
     #[command(
-        after_help = "Example:\n  keelway recover --dry-run < backup.yaml\n  keelway recover < backup.yaml > c1.yaml && keelway plan < c1.yaml\n  keelway recover --from dir:/var/lib/keelway-manager\n  keelway recover --from kubernetes:management.kubeconfig"
+        after_help = "Example:\n  keelway recover --dry-run < backup.yaml\n  keelway recover < backup.yaml > c1.yaml && keelway plan < c1.yaml\n  keelway recover --from dir:/var/lib/keelway-manager\n  keelway recover --from kubernetes:management.kubeconfig\n  keelway recover --backup c1.backup --identity backup.agekey > c1.yaml"
     )]
     Recover(RecoverArguments),
     /// Show the current status of clusters, components and machines

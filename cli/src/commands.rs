@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub(crate) mod backup;
 pub(crate) mod claimed_store;
 pub(crate) mod cluster_delete;
 pub(crate) mod cluster_inject;
@@ -102,6 +103,7 @@ pub(crate) fn run(arguments: CliArguments) -> Result<Code, CommandFailure> {
         CliCommand::Watch(arguments) => managed::watch(&arguments),
         CliCommand::Reconcile(arguments) => reconcile::run(&global, &arguments),
         CliCommand::Pivot(arguments) => pivot::run(&global, &arguments),
+        CliCommand::Backup(arguments) => backup::run(&global, &arguments),
         CliCommand::Recover(arguments) => recover::run(&global, &arguments),
         CliCommand::Plan(arguments) => plan::run(&global, &arguments),
         CliCommand::Observe => observe::run(&global),

@@ -82,6 +82,11 @@ impl Input {
         Self { name: "flags".to_owned(), bytes: Vec::new(), file: None }
     }
 
+    /// Returns documents that come from a file or a directory in another form.
+    pub(crate) fn of_file(path: &Path, bytes: Vec<u8>) -> Self {
+        Self { name: path.display().to_string(), bytes, file: None }
+    }
+
     fn stdin() -> Result<Self, CommandFailure> {
         let stdin = std::io::stdin();
         if stdin.is_terminal() {

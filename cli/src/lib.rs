@@ -3,6 +3,7 @@
 //! A library so that tests can end the program at every save and effect that it traces.
 
 mod args;
+mod backup_file;
 mod commands;
 mod directories;
 mod exit;

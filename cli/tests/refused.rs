@@ -64,6 +64,7 @@ const VIEWS: &[&[&str]] = &[
     &["join-token", "list", "--cluster", "c1"],
     &["join-token", "revoke", "abcdef", "--cluster", "c1"],
     &["node", "evict", "w1", "--cluster", "c1"],
+    &["backup", "--recipient", "age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p"],
     &["snapshot", "create", "c1"],
     &["snapshot", "list", "c1"],
     &["snapshot", "delete", "c1", "20261127T115200Z-48213"],

@@ -104,7 +104,8 @@ pub use probe::{CertificateReference, HealthWitness, Probe, ProbeTls, probes};
 pub use progress::plan_progress;
 pub use rebuild::RecoveryBlocker;
 pub use recover::{
-    DifferenceKind, HeldConfig, HeldMachine, Recovery, RecoveryDifference, Remedy, UnclearReason, recover,
+    CompletedDocuments, DifferenceKind, HeldConfig, HeldMachine, Recovery, RecoveryDifference, Remedy, UnclearReason,
+    complete_clusters, complete_from_backup, keep_replicas, recover,
 };
 pub use refusal::{refusal, refuse};
 pub use secret_names::{

@@ -10,6 +10,8 @@ mod corruption;
 mod planted;
 #[path = "membership/space.rs"]
 mod space;
+#[path = "membership/recovered.rs"]
+mod recovered;
 #[path = "membership/steps.rs"]
 mod steps;
 #[path = "membership/world.rs"]

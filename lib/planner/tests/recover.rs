@@ -16,7 +16,8 @@ use keelway_api::{
 };
 use keelway_planner::{
     ComponentHealth, DifferenceKind, FirstBindings, HeldConfig, HeldMachine, ObservedCertificates, PassObservation,
-    Recovery, Remedy, machine_configs, note_issued, plan, recover, refuse,
+    Recovery, Remedy, complete_clusters, complete_from_backup, keep_replicas, machine_configs, note_issued, plan,
+    recover, refuse,
 };
 use model::{apply, hypervisors, identified, mint};
 
@@ -144,7 +145,7 @@ impl World {
     }
 
     fn recover(&mut self) -> Recovery {
-        let recovery = recover(&self.documents, &self.held(), &Time(Timestamp::UNIX_EPOCH));
+        let recovery = recover(&self.documents, &self.held(), &BTreeMap::new(), &Time(Timestamp::UNIX_EPOCH));
         self.documents = recovery.documents.clone();
         recovery
     }
@@ -332,7 +333,7 @@ fn a_machine_that_does_not_answer_keeps_its_numbers() {
     world.documents = backup;
     let mut held = world.held();
     held.insert(silent.clone(), ObservedValue::unreachable("no answer"));
-    let recovery = recover(&world.documents, &held, &Time(Timestamp::UNIX_EPOCH));
+    let recovery = recover(&world.documents, &held, &BTreeMap::new(), &Time(Timestamp::UNIX_EPOCH));
     assert_eq!(subjects(&recovery, |kind| matches!(kind, DifferenceKind::Silent { .. })), [silent.as_str()]);
     assert!(recovery.needs_attention());
     let issued = |documents: &Documents| documents.hypervisors[&silent].status.clone().unwrap().issued;
@@ -353,7 +354,7 @@ fn a_cluster_is_paused_if_a_machine_does_not_return_its_config() {
     let mut held = world.held();
     let Some(ObservedValue::Known(machine)) = held.get_mut(&old) else { panic!("{old}") };
     machine.config = HeldConfig::Unknown("its agent is too old".to_owned());
-    let recovery = recover(&world.documents, &held, &Time(Timestamp::UNIX_EPOCH));
+    let recovery = recover(&world.documents, &held, &BTreeMap::new(), &Time(Timestamp::UNIX_EPOCH));
     assert_eq!(subjects(&recovery, |kind| *kind == DifferenceKind::Paused), ["c1"]);
     world.documents = recovery.documents;
     for _ in 0..3 {
@@ -406,4 +407,74 @@ fn the_next_leader_has_a_later_term_than_any_that_machines_know() {
     assert_eq!(recovery.differences[0].kind, DifferenceKind::LaterTerm { told: 7, known: 1 });
     assert_eq!(keelway_planner::term_of_documents(&recovery.documents), 7);
     assert_eq!(world.pass(), BTreeSet::new());
+}
+
+#[test]
+fn all_of_a_backup_is_taken_if_there_are_no_documents() {
+    let world = World::settled(1, 1);
+    let completed = complete_from_backup(&Documents::default(), &world.documents);
+    assert!(completed.documents == world.documents && completed.restored.is_empty());
+}
+
+#[test]
+fn a_backup_restores_what_the_documents_name_and_nothing_that_was_deleted() {
+    let mut world = World::settled(2, 1);
+    let backup = world.documents.clone();
+    world.settle(1, 1);
+    let (current, digests) = (world.documents.clone(), world.digests());
+    let lost = current.secrets.keys().find(|name| name.name == "etcd-ca").unwrap().clone();
+    let (removed, kept) = ("kube-apiserver-1", "kube-apiserver-0");
+    let has = |documents: &Documents, name: &str| documents.secrets.keys().any(|secret| secret.name == name);
+    assert!(has(&backup, removed) && has(&current, kept));
+    world.documents.secrets.remove(&lost);
+    let completed = complete_from_backup(&world.documents, &backup);
+    let restored: Vec<&str> = completed.restored.iter().map(|one| one.subject.as_str()).collect();
+    assert_eq!(restored, [format!("Secret {}/etcd-ca", lost.namespace)]);
+    assert!(completed.documents == current, "components and Secrets that were removed since stay removed");
+    world.documents = completed.documents;
+    assert_eq!(world.recover().differences, []);
+    assert_eq!(world.pass(), BTreeSet::new());
+    assert_eq!(world.digests(), digests);
+}
+
+#[test]
+fn a_backup_restores_a_cluster_that_machines_hold() {
+    let mut world = World::settled(2, 1);
+    let (backup, digests) = (world.documents.clone(), world.digests());
+    let id = world.pod("etcd-0").cluster;
+    world.documents.remove_cluster(&World::reference(), &id);
+    let without = world.documents.clone();
+    let recovery = recover(&without, &world.held(), &BTreeMap::new(), &Time(Timestamp::UNIX_EPOCH));
+    let completed = complete_clusters(&without, &backup, &recovery).unwrap();
+    assert_eq!(completed.restored.len(), 1);
+    world.documents = completed.documents;
+    assert_eq!(attention(&world.recover()), [""; 0]);
+    world.pass();
+    assert_eq!(world.digests(), digests);
+
+    // A cluster that was deleted after the backup stays deleted.
+    world.delete();
+    let deleted = recover(&world.documents, &world.held(), &BTreeMap::new(), &Time(Timestamp::UNIX_EPOCH));
+    assert!(complete_clusters(&world.documents, &backup, &deleted).is_none());
+}
+
+#[test]
+fn components_that_were_requested_after_the_backup_stay() {
+    let mut world = World::settled(1, 1);
+    let backup = world.documents.clone();
+    world.settle(2, 2);
+    let digests = world.digests();
+    world.documents = backup;
+    let mut recovery = world.recover();
+    keep_replicas(&mut recovery, |_| true);
+    let raised = subjects(&recovery, |kind| matches!(kind, DifferenceKind::MoreReplicas { .. }));
+    assert_eq!(raised, ["c1"; 5], "the roles with replicas of their own");
+    world.documents = recovery.documents;
+    for _ in 0..4 {
+        world.pass();
+    }
+    assert!(digests.keys().all(|pod| world.digests().contains_key(pod)));
+    let mut unchanged = world.recover();
+    keep_replicas(&mut unchanged, |_| true);
+    assert_eq!(unchanged.differences, []);
 }

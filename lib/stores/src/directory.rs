@@ -13,6 +13,7 @@
 //! document whose file is refused, it first renames that file to `NAME.yaml.refused`. The manager owns status: if a user replaces a Cluster or a
 //! Hypervisor, its status is kept.
 
+mod copy;
 mod edit;
 mod files;
 mod lock;
@@ -35,6 +36,7 @@ use keelway_api::{
 use keelway_reconciler::{ChangingDocuments, Store, StoreError};
 use tokio::{sync::watch, task::block_in_place};
 
+pub use copy::{CopyError, copy_documents};
 pub use edit::{EditError, EditOutcome};
 use files::{ContentHash, FileSelection, ReplaceOutcome, StoreFiles};
 use lock::DirectoryLock;

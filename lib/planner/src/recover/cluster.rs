@@ -3,39 +3,51 @@
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
-    string::{String, ToString},
+    string::ToString,
     vec::Vec,
 };
 
 use keelway_api::{
     Cluster, Documents, Time,
-    change::ClusterBirth,
-    cluster::{EtcdStatus, Initialization, MemberPhase, VPN_MTU_UNRECORDED},
+    cluster::{EtcdStatus, Initialization, MemberPhase},
     component::{ComponentSpec, ComponentStage, ComponentStatus},
     documents::SecretName,
     machine::Start,
     name::{ClusterId, ClusterRef, ComponentName, PodName},
     release::find,
     role::{API, Role},
+    store_observation::StoreObservation,
 };
 
 use super::{
     AnsweringMachines, ConfigAge, DifferenceKind, HeldConfig, HeldPod, RecoveryDifference, UnclearReason,
     keys::{self, OtherKey},
-    pod::{command, component_spec, differing, flag, role_of},
-    store::{HeldMember, rebuilt},
+    pod::{component_spec, differing, role_of},
 };
-use crate::{component_set, pod::gateway_mtu, store_start};
+use crate::{component_set, store_start};
 
 pub(super) struct ClusterRecovery<'a> {
-    documents: &'a mut Documents,
-    fleet: &'a AnsweringMachines<'a>,
-    reference: &'a ClusterRef,
-    id: &'a ClusterId,
-    pods: Vec<HeldPod<'a>>,
+    pub(super) documents: &'a mut Documents,
+    pub(super) fleet: &'a AnsweringMachines<'a>,
+    pub(super) reference: &'a ClusterRef,
+    pub(super) id: &'a ClusterId,
+    pub(super) pods: Vec<HeldPod<'a>>,
+    /// What its etcd members report, if they were asked.
+    pub(super) seen: Option<&'a StoreObservation>,
     /// Whether machines hold something of it that cannot be adopted.
-    is_unclear: bool,
+    pub(super) is_unclear: bool,
+    /// Whether the members of its store may differ from the documents.
+    pub(super) needs_store: bool,
+    /// Members that the store removed after the backup.
+    pub(super) removed: BTreeSet<ComponentName>,
     differences: Vec<RecoveryDifference>,
+}
+
+/// The result of the recovery of one cluster.
+pub(super) struct ClusterDifferences {
+    pub(super) differences: Vec<RecoveryDifference>,
+    /// Whether the members of its store may differ from the documents.
+    pub(super) needs_store: bool,
 }
 
 impl<'a> ClusterRecovery<'a> {
@@ -43,12 +55,24 @@ impl<'a> ClusterRecovery<'a> {
         documents: &'a mut Documents,
         fleet: &'a AnsweringMachines<'a>,
         (reference, id): (&'a ClusterRef, &'a ClusterId),
+        seen: Option<&'a StoreObservation>,
     ) -> Self {
         let pods = fleet.pods(id);
-        Self { documents, fleet, reference, id, pods, is_unclear: false, differences: Vec::new() }
+        Self {
+            documents,
+            fleet,
+            reference,
+            id,
+            pods,
+            seen,
+            is_unclear: false,
+            needs_store: false,
+            removed: BTreeSet::new(),
+            differences: Vec::new(),
+        }
     }
 
-    pub(super) fn run(mut self, now: &Time, differences: &mut Vec<RecoveryDifference>) {
+    pub(super) fn run(mut self, now: &Time) -> ClusterDifferences {
         self.compare_keys();
         if self.is_gone() {
             self.note_cluster(DifferenceKind::Gone);
@@ -56,6 +80,7 @@ impl<'a> ClusterRecovery<'a> {
         } else {
             self.recover_store(now);
             self.recover_components();
+            self.stop_removed_members();
             self.recover_facts();
             self.note_strangers();
             self.note_what_is_not_held();
@@ -63,27 +88,27 @@ impl<'a> ClusterRecovery<'a> {
         if self.is_unclear {
             self.pause();
         }
-        differences.append(&mut self.differences);
+        ClusterDifferences { differences: self.differences, needs_store: self.needs_store }
     }
 
-    fn cluster(&self) -> Option<&Cluster> {
+    pub(super) fn cluster(&self) -> Option<&Cluster> {
         self.documents.clusters.get(self.reference).map(|cluster| &**cluster)
     }
 
-    fn store_mut(&mut self) -> Option<&mut EtcdStatus> {
+    pub(super) fn store_mut(&mut self) -> Option<&mut EtcdStatus> {
         self.documents.clusters.get_mut(self.reference)?.status.as_mut()?.etcd.as_mut()
     }
 
-    fn note_cluster(&mut self, kind: DifferenceKind) {
+    pub(super) fn note_cluster(&mut self, kind: DifferenceKind) {
         self.differences.push(RecoveryDifference::of(self.reference, kind));
     }
 
-    fn note(&mut self, component: &ComponentName, kind: DifferenceKind) {
+    pub(super) fn note(&mut self, component: &ComponentName, kind: DifferenceKind) {
         let subject = format!("{}/{component}", self.reference);
         self.differences.push(RecoveryDifference { subject, kind });
     }
 
-    fn unclear(&mut self, held: HeldPod, why: UnclearReason) {
+    pub(super) fn unclear(&mut self, held: HeldPod, why: UnclearReason) {
         self.is_unclear = true;
         let kind = DifferenceKind::Unclear { machine: held.machine.clone(), why };
         self.note(&held.name.component, kind);
@@ -132,67 +157,6 @@ impl<'a> ClusterRecovery<'a> {
     fn keep_members_from_empty_starts(&mut self) {
         for member in self.store_mut().into_iter().flat_map(|store| store.members.values_mut()) {
             member.phase = member.phase.max(MemberPhase::Marked);
-        }
-    }
-
-    fn recover_store(&mut self, now: &Time) {
-        let members = HeldMember::all(&self.pods);
-        let Some(cluster) = self.cluster() else { return };
-        match cluster.status.as_ref().and_then(|status| status.etcd.as_ref()) {
-            Some(store) => {
-                let strangers =
-                    members.iter().filter_map(|member| Some((member.held, member.reason_not_in_store(store)?)));
-                let strangers: Vec<_> = strangers.collect();
-                for (held, why) in strangers {
-                    self.unclear(held, why);
-                }
-                self.raise_phases(&members);
-            }
-            None if self.pods.is_empty() || (members.is_empty() && self.fleet.is_complete) => {}
-            None => self.rebuild_store(&members, now),
-        }
-    }
-
-    fn raise_phases(&mut self, members: &[HeldMember]) {
-        for member in members {
-            let name = &member.held.name.component;
-            let known = self.store_mut().and_then(|store| store.members.get_mut(name));
-            let Some(known) = known.filter(|known| known.phase < member.phase) else { continue };
-            known.phase = member.phase;
-            self.note(name, DifferenceKind::MemberPhase { phase: member.phase });
-        }
-    }
-
-    fn rebuild_store(&mut self, members: &[HeldMember], now: &Time) {
-        let Some(cluster) = self.cluster() else { return };
-        let mut birth = ClusterBirth::of(&cluster.spec);
-        let mtu = self.pods.iter().find_map(|held| gateway_mtu(held.pod)).filter(|_| cluster.spec.vpn.mtu.is_none());
-        if let Some(mtu) = mtu {
-            birth.vpn.mtu = (mtu != VPN_MTU_UNRECORDED).then_some(mtu);
-        }
-        let rebuilt = rebuilt(self.id, members, now);
-        let rebuilt = rebuilt.and_then(|store| other_birth(&birth, &self.pods).map_or(Ok(store), Err));
-        match rebuilt {
-            Ok(store) => {
-                let names: Vec<String> = store.members.keys().map(ToString::to_string).collect();
-                let is_held = |name: &&ComponentName| members.iter().any(|member| member.held.name.component == **name);
-                let missing: Vec<ComponentName> = store.members.keys().filter(|name| !is_held(name)).cloned().collect();
-                if let Some(cluster) = self.documents.clusters.get_mut(self.reference) {
-                    let status = cluster.status.get_or_insert_default();
-                    status.etcd = Some(store);
-                    status.birth = Some(birth);
-                }
-                self.note_cluster(DifferenceKind::StoreBorn { members: names });
-                for name in missing {
-                    self.note(&name, DifferenceKind::MemberMissing);
-                }
-            }
-            Err(why) => {
-                // A pass would create a second store beside the existing one.
-                if let Some(held) = self.pods.first().copied() {
-                    self.unclear(held, why);
-                }
-            }
         }
     }
 
@@ -393,18 +357,4 @@ fn status_of(held: HeldPod) -> ComponentStatus {
     let mut status = ComponentStatus::default();
     status.stage = stage;
     status
-}
-
-/// Why a cluster cannot have been created with the spec of its document.
-fn other_birth(birth: &ClusterBirth, pods: &[HeldPod]) -> Option<UnclearReason> {
-    let values = [
-        ("service-cluster-ip-range", birth.network.service_cidrs.join(","), "spec.network.serviceCIDRs"),
-        ("cluster-cidr", birth.network.pod_cidrs.join(","), "spec.network.podCIDRs"),
-        ("service-account-issuer", birth.service_account_issuer.clone(), "spec.network.dnsDomain"),
-    ];
-    values.into_iter().find_map(|(name, recorded, field)| {
-        let mut flags = pods.iter().filter_map(|held| flag(command(held.pod), name));
-        let found = flags.find(|found| *found != recorded)?.to_string();
-        Some(UnclearReason::OtherBirth { flag: name, found, field, recorded })
-    })
 }

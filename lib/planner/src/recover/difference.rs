@@ -7,7 +7,9 @@ use alloc::{
 };
 use core::fmt;
 
-use keelway_api::{cluster::MemberPhase, hypervisor::Applied, name::HypervisorName};
+use keelway_api::{
+    cluster::MemberPhase, hypervisor::Applied, name::HypervisorName, role::Role, store_observation::MemberId,
+};
 
 use super::UnclearReason;
 use crate::MachineRefusal;
@@ -28,6 +30,8 @@ pub enum Remedy {
     Realigned,
     /// A document was rebuilt from the machine's config.
     Adopted,
+    /// A document was taken from the backup.
+    Restored,
     /// Nothing was changed, and nothing has to be.
     Unchanged,
     /// A person has to act.
@@ -68,18 +72,30 @@ pub enum DifferenceKind {
     MemberPhase { phase: MemberPhase },
     /// No machine that responds holds a member of a store.
     MemberMissing,
+    /// A member joined the store after the backup.
+    MemberAdded { machine: HypervisorName },
+    /// The store removed a member after the backup.
+    MemberRemoved,
+    /// The store has a member that no document and no machine that responds names.
+    MemberUnknown { id: MemberId, name: String },
     /// An API server of the cluster became ready after the backup.
     Initialized,
     /// The documents lack the port of a cluster's ingresses, or have another one.
     IngressPort { port: u16 },
     /// The components of a cluster run a newer minor release than its document names.
     NewerRelease { wanted: String, runs: String },
+    /// More components of a role run than the document of the cluster asks for.
+    MoreReplicas { role: Role, wanted: u32, runs: u32 },
     /// An authority or key of the cluster differs from that on its machines, or is missing in the documents.
     OtherKey { secret: &'static str, is_missing: bool },
     /// No machine holds a cluster of the documents.
     Gone,
     /// Machines hold a cluster that the documents do not have.
     UnknownCluster { machines: Vec<String> },
+    /// The documents name a Secret that they lack, and the backup has it.
+    RestoredSecret,
+    /// Machines hold a cluster that the documents lack, and the backup has it.
+    RestoredCluster,
 }
 
 impl RecoveryDifference {
@@ -98,9 +114,13 @@ impl DifferenceKind {
             | Self::Changed { .. }
             | Self::Certificates
             | Self::MemberPhase { .. }
+            | Self::MemberAdded { .. }
+            | Self::MemberRemoved
+            | Self::MoreReplicas { .. }
             | Self::Initialized
             | Self::IngressPort { .. } => Remedy::Realigned,
             Self::NoDocument { .. } | Self::StoreBorn { .. } => Remedy::Adopted,
+            Self::RestoredSecret | Self::RestoredCluster => Remedy::Restored,
             Self::UnknownConfig { .. } | Self::NotHeld { .. } => Remedy::Unchanged,
             Self::Silent { .. }
             | Self::Refused(_)
@@ -108,6 +128,7 @@ impl DifferenceKind {
             | Self::Paused
             | Self::DataGone { .. }
             | Self::MemberMissing
+            | Self::MemberUnknown { .. }
             | Self::NewerRelease { .. }
             | Self::OtherKey { .. }
             | Self::Gone
@@ -121,6 +142,7 @@ impl fmt::Display for Remedy {
         f.pad(match self {
             Self::Realigned => "realigned",
             Self::Adopted => "adopted",
+            Self::Restored => "restored",
             Self::Unchanged => "unchanged",
             Self::NeedsAttention => "needs attention",
         })
@@ -170,11 +192,25 @@ impl fmt::Display for DifferenceKind {
                 "is an etcd member, but no machine that responds holds it: restore the document of its machine, and run keelway \
                  recover again",
             ),
+            Self::MemberAdded { machine } => write!(f, "is an etcd member on {machine}, but status.etcd does not record it"),
+            Self::MemberRemoved => f.write_str(
+                "is no etcd member any more: the member list of a majority lacks it; the next pass stops it and removes its data",
+            ),
+            Self::MemberUnknown { id, name } => write!(
+                f,
+                "etcd has the member {id} ({}), which no machine that responds holds: restore the document of its machine, and run keelway \
+                 recover again",
+                if name.is_empty() { "not started" } else { name }
+            ),
             Self::Initialized => f.write_str("one of its API servers was ready, but the documents do not record it"),
             Self::IngressPort { port } => write!(f, "its ingresses use port {port}, but status.ingressPort differs"),
             Self::NewerRelease { wanted, runs } => write!(
                 f,
                 "its components run {runs}, but spec.version is {wanted}: set spec.version to {runs}; a cluster cannot be downgraded"
+            ),
+            Self::MoreReplicas { role, wanted, runs } => write!(
+                f,
+                "{runs} components of the role {role} run, but its document asks for {wanted}: the replicas are raised, so that none is removed"
             ),
             Self::OtherKey { secret, is_missing } => {
                 let what = if *is_missing { "is missing" } else { "holds a different key than its machines" };
@@ -192,6 +228,10 @@ impl fmt::Display for DifferenceKind {
                 "a cluster on {} that has no documents; it is left running, because machines do not hold the keys of its authorities",
                 machines.join(", ")
             ),
+            Self::RestoredSecret => f.write_str("the documents name it and lack it: it is taken from the backup"),
+            Self::RestoredCluster => {
+                f.write_str("machines hold it and it has no documents: they are taken from the backup")
+            }
         }
     }
 }

@@ -33,10 +33,13 @@ pub enum UnclearReason {
     OtherStore(ComponentName),
     #[error("the members on machines were created with different initial members")]
     DifferentMembers,
-    #[error("members of its store were replaced, which machines do not record: restore the documents from a backup")]
+    #[error(
+        "members of its store were replaced since, and no majority of them confirms which: start the machines of its members, and run keelway \
+         recover again"
+    )]
     ReplacedMembers,
-    #[error("it was created with other members than status.etcd of its cluster records")]
-    OtherMembers,
+    #[error("its store reports another id than status.etcd of its cluster records: restore a newer backup")]
+    OtherStoreId,
     #[error("--{flag} is {found}, but {field} is {recorded}: restore {field}, and run keelway recover again")]
     OtherBirth { flag: &'static str, found: String, field: &'static str, recorded: String },
 }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
-    Documents,
+    Documents, Time,
     cluster::EtcdStatus,
     documents::SecretName,
-    hypervisor::LOST_ANNOTATION,
+    hypervisor::{Applied, LOST_ANNOTATION},
     jiff::{SignedDuration, Timestamp},
     machine::{MachineConfig, MachineState, ObservedValue, Pod},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
@@ -14,8 +14,8 @@ use keelway_api::{
     store_observation::MemberId,
 };
 use keelway_planner::{
-    CertificateSeen, ComponentHealth, FirstBindings, PassObservation, Plan, StoreOrder, configure, invariants, plan,
-    store_model::StoreModel,
+    CertificateSeen, ComponentHealth, FirstBindings, HeldConfig, HeldMachine, PassObservation, Plan, Recovery,
+    StoreOrder, configure, invariants, plan, recover, store_model::StoreModel,
 };
 
 use super::model::{apply, hypervisors, identified, mint};
@@ -56,6 +56,8 @@ pub(super) struct World {
     pub(super) machines: BTreeMap<HypervisorName, MachineState>,
     certificates: BTreeMap<(SecretName, String), CertificateSeen>,
     pub(super) store: Option<StoreModel>,
+    /// The config that each machine holds.
+    configs: BTreeMap<HypervisorName, MachineConfig>,
     /// The member of each data directory.
     data: BTreeMap<PodName, MemberId>,
     pub(super) lost: BTreeSet<usize>,
@@ -86,6 +88,7 @@ impl World {
             machines,
             certificates: BTreeMap::new(),
             store: None,
+            configs: BTreeMap::new(),
             data: BTreeMap::new(),
             lost: BTreeSet::new(),
             forced: BTreeSet::new(),
@@ -263,6 +266,7 @@ impl World {
     fn apply(&mut self, name: &HypervisorName, config: &MachineConfig) {
         let state = self.machines.get_mut(name).unwrap();
         apply(state, config);
+        self.configs.insert(name.clone(), config.clone());
         for removal in config.removals.keys().filter(|pod| !config.pods.contains_key(*pod)) {
             state.data.retain(|path, _| !path.starts_with(&format!("{removal}/")));
             self.data.remove(removal);
@@ -330,6 +334,31 @@ impl World {
             *found.unwrap_or_else(|| panic!("{pod} starts again without its data")).0
         };
         self.data.insert(pod.clone(), id);
+    }
+
+    /// Replaces the documents by older ones, and recovers them from the machines and, if `asks_store`, from the store.
+    pub(super) fn recover(&mut self, backup: Documents, asks_store: bool) -> Recovery {
+        let held =
+            self.machines.iter().map(|(name, state)| (name.clone(), ObservedValue::Known(self.held(name, state))));
+        let held: BTreeMap<_, _> = held.collect();
+        let now = Time(self.now);
+        let mut recovery = recover(&backup, &held, &BTreeMap::new(), &now);
+        if asks_store && !recovery.unobserved_stores.is_empty() {
+            self.documents = recovery.documents;
+            let stores = self.observe(&calm(3)).stores;
+            recovery = recover(&backup, &held, &stores, &now);
+            assert!(recovery.unobserved_stores.is_empty());
+        }
+        self.documents = recovery.documents.clone();
+        recovery
+    }
+
+    fn held(&self, name: &HypervisorName, state: &MachineState) -> HeldMachine {
+        let mut state = state.clone();
+        let Some(config) = self.configs.get(name) else { return HeldMachine { state, config: HeldConfig::None } };
+        state.owner = Some(config.installation.clone());
+        state.applied = Some(Applied { term: config.term, generation: config.generation, digest: config.digest() });
+        HeldMachine { state, config: HeldConfig::Known(config.clone()) }
     }
 
     /// Runs passes without faults, and checks that the members become those of the spec. Other components of a lost machine wait for it.

@@ -37,7 +37,7 @@ fn snapshots_are_kept_in_a_bucket() {
 }
 
 async fn cases() {
-    let store = S3Store::start().await;
+    let store = S3Store::start(Path::new(host::WORK)).await;
     a_snapshot_is_stored_listed_and_deleted(&store).await;
     a_large_snapshot_is_uploaded_in_parts(&store).await;
     a_list_has_more_keys_than_one_response(&store).await;

@@ -12,8 +12,6 @@ use keelway_snapshot::S3Credentials;
 use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tokio::{net::TcpStream, time::sleep};
 
-use crate::host::WORK;
-
 pub(crate) const BUCKET: &str = "snapshots";
 const ADDRESS: &str = "127.0.0.1:7070";
 /// How long the store may take to listen.
@@ -22,6 +20,7 @@ const START: Duration = Duration::from_secs(20);
 /// A running store, which ends with its host.
 pub(crate) struct S3Store {
     authority: String,
+    work: PathBuf,
     _process: Child,
 }
 
@@ -36,18 +35,19 @@ pub(crate) fn authority(name: &str) -> (Certificate, Issuer<'static, KeyPair>) {
 }
 
 impl S3Store {
-    pub(crate) async fn start() -> Self {
+    /// Starts the store, with its files below this directory.
+    pub(crate) async fn start(work: &Path) -> Self {
         let (authority, issuer) = authority("the store");
         let key = KeyPair::generate().unwrap();
         let certificate = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &issuer);
         let file = |name: &str, content: &str| {
-            let path = Path::new(WORK).join(name);
+            let path = work.join(name);
             fs::write(&path, content).unwrap();
             path
         };
         let (certificate, key) = (file("s3.crt", &certificate.unwrap().pem()), file("s3.key", &key.serialize_pem()));
         for directory in ["s3/snapshots", "metadata"] {
-            fs::create_dir_all(Path::new(WORK).join(directory)).unwrap();
+            fs::create_dir_all(work.join(directory)).unwrap();
         }
         let mut command = Command::new(cache().unwrap().join("bin/versitygw"));
         command
@@ -55,14 +55,14 @@ impl S3Store {
             .env("ROOT_SECRET_KEY", "not-a-secret")
             .args(["--port", ADDRESS, "--quiet"]);
         command.arg("--cert").arg(certificate).arg("--key").arg(key);
-        command.args(["posix", "--sidecar"]).arg(Path::new(WORK).join("metadata")).arg(Path::new(WORK).join("s3"));
+        command.args(["posix", "--sidecar"]).arg(work.join("metadata")).arg(work.join("s3"));
         let process = command.stdin(Stdio::null()).spawn().unwrap();
         let deadline = Instant::now() + START;
         while TcpStream::connect(ADDRESS).await.is_err() {
             assert!(Instant::now() < deadline, "the store does not listen");
             sleep(Duration::from_millis(50)).await;
         }
-        Self { authority: authority.pem(), _process: process }
+        Self { authority: authority.pem(), work: work.to_owned(), _process: process }
     }
 
     #[expect(clippy::unused_self, reason = "the programs have to run meanwhile")]
@@ -70,9 +70,8 @@ impl S3Store {
         format!("https://{ADDRESS}")
     }
 
-    #[expect(clippy::unused_self, reason = "the programs have to run meanwhile")]
     pub(crate) fn bucket(&self) -> PathBuf {
-        Path::new(WORK).join("s3").join(BUCKET)
+        self.work.join("s3").join(BUCKET)
     }
 
     pub(crate) fn credentials(&self) -> S3Credentials {

@@ -55,6 +55,11 @@ pub(super) enum ReplaceOutcome {
 }
 
 impl StoreFiles {
+    /// Returns the files of a directory that exists.
+    pub(super) fn at(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
     pub(super) fn open(root: &Path) -> io::Result<Self> {
         make_directory(root)?;
         FOLDERS.iter().try_for_each(|folder| make_directory(&root.join(folder)))?;

@@ -1,0 +1,106 @@
+//! Completes documents from a backup.
+//!
+//! A backup is older than the documents and the machines. A document that is absent may have been deleted since, so absence alone restores nothing:
+//! something current has to name what is restored. Without any documents, all of the backup is taken.
+
+use alloc::{collections::BTreeSet, string::String, vec::Vec};
+
+use keelway_api::{
+    Documents, Shared,
+    documents::SecretName,
+    name::{ClusterId, ClusterRef, HypervisorName},
+};
+
+use super::{DifferenceKind, Recovery, RecoveryDifference};
+use crate::installation::{installation_authority, installation_revoked};
+
+/// Documents that were completed from a backup.
+#[derive(Debug, Clone)]
+pub struct CompletedDocuments {
+    /// The documents.
+    pub documents: Documents,
+    /// What was taken from the backup, each with the document that names it.
+    pub restored: Vec<RecoveryDifference>,
+}
+
+/// Takes from a backup the Secrets that the documents name and lack: authorities and keys of clusters (`status.minted`), and Secrets of the
+/// installation. If there are no documents, takes all of the backup.
+#[must_use]
+pub fn complete_from_backup(documents: &Documents, backup: &Documents) -> CompletedDocuments {
+    if documents.is_empty() {
+        return CompletedDocuments { documents: backup.clone(), restored: Vec::new() };
+    }
+    let mut completed = documents.clone();
+    let mut restored = Vec::new();
+    for name in named_secrets(documents) {
+        let Some(secret) = backup.secrets.get(&name).filter(|_| !documents.secrets.contains_key(&name)) else {
+            continue;
+        };
+        completed.secrets.insert(name.clone(), secret.clone());
+        restored.push(RecoveryDifference::of(&title(&name), DifferenceKind::RestoredSecret));
+    }
+    CompletedDocuments { documents: completed, restored }
+}
+
+/// Takes from a backup the clusters that machines hold and the documents lack, with their components, Secrets and machines. Returns nothing if there
+/// is no such cluster.
+#[must_use]
+pub fn complete_clusters(documents: &Documents, backup: &Documents, recovery: &Recovery) -> Option<CompletedDocuments> {
+    let held = recovery.differences.iter().filter(|one| matches!(one.kind, DifferenceKind::UnknownCluster { .. }));
+    let held: BTreeSet<&str> = held.map(|one| one.subject.as_str()).collect();
+    let lost = backup.clusters.iter().filter_map(|(name, cluster)| Some((name, cluster.id()?)));
+    let lost = lost.filter(|(name, id)| held.contains(id.as_str()) && !documents.clusters.contains_key(*name));
+    let lost: Vec<(&ClusterRef, &ClusterId)> = lost.collect();
+    if lost.is_empty() {
+        return None;
+    }
+    let mut completed = documents.clone();
+    let mut restored = Vec::new();
+    for (name, id) in lost {
+        completed = completed.with_cluster(backup, name);
+        restore_machines(&mut completed, backup, id);
+        restore_user_secrets(&mut completed, backup, name);
+        restored.push(RecoveryDifference::of(name, DifferenceKind::RestoredCluster));
+    }
+    Some(CompletedDocuments { documents: completed, restored })
+}
+
+fn named_secrets(documents: &Documents) -> Vec<SecretName> {
+    let of_clusters = documents.clusters.values().filter(|cluster| !cluster.deleted()).flat_map(|cluster| {
+        let minted = cluster.status.iter().flat_map(|status| status.minted.keys());
+        cluster.id().into_iter().flat_map(move |id| minted.clone().map(move |secret| SecretName::of(id, secret)))
+    });
+    let installation = documents.installation().into_iter();
+    let of_installation = installation.flat_map(|id| [installation_authority(id), installation_revoked(id)]);
+    of_clusters.chain(of_installation).collect()
+}
+
+fn restore_machines(completed: &mut Documents, backup: &Documents, id: &ClusterId) {
+    let machines: BTreeSet<HypervisorName> =
+        backup.components_of(id).map(|(_, component)| component.spec.hypervisor.clone()).collect();
+    for name in machines {
+        if let Some(machine) = backup.hypervisors.get(&name).filter(|_| !completed.hypervisors.contains_key(&name)) {
+            completed.hypervisors.insert(name, machine.clone());
+        }
+    }
+}
+
+/// Takes the Secrets of the cluster's namespace to which it may refer: for images and for the store of its snapshots.
+fn restore_user_secrets(completed: &mut Documents, backup: &Documents, cluster: &ClusterRef) {
+    let Some(document) = backup.clusters.get(cluster) else { return };
+    let pulls = document.spec.images.pull_secrets.iter().map(|secret| secret.name.clone());
+    let pulls = pulls.map(|name| SecretName { namespace: cluster.namespace.clone(), name });
+    for name in pulls.filter(|name| !completed.secrets.contains_key(name)).collect::<Vec<_>>() {
+        if let Some(secret) = backup.secrets.get(&name) {
+            completed.secrets.insert(name, secret.clone());
+        }
+    }
+    let store = document.snapshot_credentials().filter(|name| !completed.user_secrets.contains_key(name));
+    if let Some((name, secret)) = store.and_then(|name| Some((name.clone(), backup.user_secrets.get(&name)?))) {
+        completed.user_secrets.insert(name, Shared::clone(secret));
+    }
+}
+
+fn title(name: &SecretName) -> String {
+    ["Secret ", &name.namespace, "/", &name.name].concat()
+}
