@@ -103,6 +103,11 @@ impl Manager {
         fs::read_to_string(&self.log).unwrap()
     }
 
+    /// Returns the directory of the documents.
+    pub fn store(&self) -> &Path {
+        self.directory()
+    }
+
     fn directory(&self) -> &Path {
         match &self.store {
             ManagerStore::Directory(directory) => directory,

@@ -41,6 +41,15 @@ pub fn of_fleet_tour() -> Vec<TourSection> {
     text.split("\n## ").skip(1).map(section).collect()
 }
 
+/// Returns the commands in the shell blocks of a section of a page, one for each line. Comments behind `  #` are removed.
+pub fn shell_commands(page: &str, title: &str) -> Vec<String> {
+    let text = read(page);
+    let section = text.split("\n## ").find(|section| section.lines().next() == Some(title));
+    let section = section.unwrap_or_else(|| panic!("{page} has no section {title}"));
+    let lines = blocks(section, "sh").flat_map(str::lines).map(|line| line.split("  #").next().unwrap_or(line).trim());
+    lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
 fn section(text: &str) -> TourSection {
     let files = blocks(text, "yaml").map(|block| {
         let (name, content) = block.strip_prefix("# ").and_then(|block| block.split_once('\n')).unwrap();

@@ -146,7 +146,7 @@ impl<'a> Plane<'a> {
         self.apply(&deleted);
     }
 
-    fn apply(&mut self, text: &[u8]) {
+    pub(crate) fn apply(&mut self, text: &[u8]) {
         self.take(self.keelway.run(&["reconcile"], text).succeeded().stdout);
     }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use keelway_api::role::Role;
-use keelway_e2e::load::Load;
+use keelway_api::{Documents, cluster::EtcdStatus, name::ComponentName, role::Role};
+use keelway_e2e::{TestMachine, load::Load};
 
 use crate::{plane::Plane, store::Store};
 
@@ -11,6 +11,7 @@ use crate::{plane::Plane, store::Store};
 pub(crate) fn members_change(plane: &mut Plane<'_>) {
     let plan = plane.plan(&plane.changed(|spec| spec.etcd.replicas = 1));
     assert!(plan.contains("remove the etcd member c1/etcd-2"), "{plan}");
+    let backup = plane.text.clone();
     let load = Load::start(&plane.kubectl);
     for replicas in [1, 3] {
         plane.reconcile(|spec| spec.etcd.replicas = replicas);
@@ -19,7 +20,29 @@ pub(crate) fn members_change(plane: &mut Plane<'_>) {
         assert_eq!((store.members.len(), &store.change), (replicas as usize, &None));
         assert_eq!(Store::of(plane).voters().len(), replicas as usize);
     }
+    // Machines without an agent store no config.
+    if plane.machines.iter().all(TestMachine::has_agent) {
+        members_are_recovered(plane, &backup);
+    }
     load.end().assert_good();
+}
+
+/// Documents from before the members changed are recovered: the member list of the store shows which members joined and left.
+fn members_are_recovered(plane: &mut Plane<'_>, backup: &[u8]) {
+    let (pids, before) = (plane.pids(), members(&plane.documents));
+    let recovered = plane.keelway.run(&["recover"], backup).succeeded();
+    assert!(recovered.stderr.contains("is an etcd member on "), "{}", recovered.stderr);
+    assert!(recovered.stderr.contains("is no etcd member any more"), "{}", recovered.stderr);
+    assert_eq!(members(&Documents::read(&recovered.stdout).unwrap()), before);
+    plane.apply(&recovered.stdout);
+    assert_eq!((plane.pids(), members(&plane.documents)), (pids, before), "nothing is restarted");
+}
+
+/// The members of the store, with their ids.
+fn members(documents: &Documents) -> Vec<(ComponentName, String)> {
+    let statuses = documents.clusters.values().filter_map(|cluster| cluster.status.as_ref()?.etcd.as_ref());
+    let members = statuses.flat_map(EtcdStatus::staying_members);
+    members.map(|(name, member)| (name.clone(), member.id.clone())).collect()
 }
 
 /// API servers, controllers and ingresses are scaled down to one and up again. haproxy keeps running.

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf, process::Stdio};
 
+use age::secrecy::ExposeSecret;
 use keelway_api::Documents;
 use keelway_cri::{CriRuntime, Deadlines};
 use tempfile::TempDir;
@@ -127,6 +128,109 @@ async fn documents_of_a_backup_are_recovered_and_nothing_is_restarted() {
     is_as_it_was(&documents(&moved), &wanted);
     world.keelway(&["reconcile"], &moved).await.done();
     assert_eq!(world.sandboxes().await, sandboxes);
+}
+
+/// All documents are lost. A backup that is older than the machines brings them back, and undoes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_documents_are_recovered_from_a_sealed_backup() {
+    let world = AgentWorld::start().await;
+    let older = world.keelway(&["reconcile"], &world.with_cluster().await).await.done();
+    let key = BackupKey::create(&world, "operator");
+    let file = world.path("keelway.backup").display().to_string();
+    let written = world.keelway(&["backup", "--recipient", &key.recipient, "--to", &file], &older).await;
+    assert!(written.stderr.starts_with("backed up 3 Hypervisors, 1 Clusters, "), "{}", written.stderr);
+    written.done();
+    let sealed = fs::read(&file).unwrap();
+    assert!(
+        !sealed.windows(10).any(|bytes| bytes == b"apiVersion" || bytes == b"PRIVATE KE"),
+        "nothing is in plain text"
+    );
+    let newest = documents(&world.keelway(&["reconcile"], &scaled(&older)).await.done());
+    let sandboxes = world.sandboxes().await;
+
+    let recover = ["recover", "--backup", &file, "--identity", &key.file];
+    let recovered = world.keelway(&recover, "").await;
+    println!("{}", recovered.stderr);
+    assert!(
+        recovered.stderr.contains("the replicas are raised") && recovered.stderr.contains("the backup was taken at ")
+    );
+    let recovered = recovered.done();
+    is_as_it_was(&documents(&recovered), &newest);
+    let settled = world.keelway(&["reconcile"], &recovered).await.done();
+    assert_eq!(world.sandboxes().await, sandboxes, "nothing was restarted or removed");
+    is_as_it_was(&documents(&settled), &newest);
+
+    // The documents alone, without a machine.
+    let offline = world.keelway(&[&recover[..], &["--offline"]].concat(), "").await.done();
+    assert!(documents(&offline) == documents(&older));
+
+    // Into the directory of a manager, and only what it lacks.
+    let store = format!("dir:{}", world.path("store").display());
+    let into = [&recover[..], &["--from", &store]].concat();
+    world.keelway(&into, "").await.done();
+    let secret = world.path("store").join("secrets").join(authority_of(&newest));
+    fs::remove_file(&secret).unwrap();
+    let again = world.keelway(&into, "").await;
+    assert!(again.stderr.contains("restored"), "{}", again.stderr);
+    again.done();
+    assert!(secret.exists());
+    let copied = world.path("store.backup").display().to_string();
+    world.keelway(&["backup", "--recipient", &key.recipient, "--to", &copied, "--from", &store], "").await.done();
+    let from_store = world.keelway(&["recover", "--backup", &copied, "--identity", &key.file], "").await.done();
+    is_as_it_was(&documents(&from_store), &newest);
+    assert_eq!(world.sandboxes().await, sandboxes);
+}
+
+/// Every refusal names the file, the problem and what to do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn backups_that_cannot_be_used_are_refused() {
+    let world = AgentWorld::start().await;
+    let text = world.with_cluster().await;
+    let (key, other) = (BackupKey::create(&world, "operator"), BackupKey::create(&world, "stranger"));
+    let file = world.path("c1.backup").display().to_string();
+    world.keelway(&["backup", "--recipient", &key.recipient, "--to", &file], &text).await.done();
+    let refusal = async |arguments: &[&str], input: &str| {
+        let ended = world.keelway(arguments, input).await;
+        assert!(ended.status.code() == Some(2) && ended.stdout.is_empty(), "{}", ended.stderr);
+        ended.stderr
+    };
+    let opened = refusal(&["recover", "--backup", &file, "--identity", &other.file], "").await;
+    assert!(opened.contains("c1.backup cannot be used") && opened.contains("sealed to another recipient"), "{opened}");
+    let sealed = fs::read(&file).unwrap();
+    let short = world.path("short.backup");
+    fs::write(&short, &sealed[..sealed.len() / 2]).unwrap();
+    let short = short.display().to_string();
+    let truncated = refusal(&["recover", "--backup", &short, "--identity", &key.file], "").await;
+    assert!(truncated.contains("truncated or damaged"), "{truncated}");
+    let plain = refusal(&["recover", "--backup", &key.file, "--identity", &key.file], "").await;
+    assert!(plain.contains("not a backup of Keelway") && !plain.contains("SECRET"), "{plain}");
+    let secret = fs::read_to_string(&key.file).unwrap();
+    let secret = refusal(&["backup", "--recipient", secret.trim(), "--to", &file], &text).await;
+    assert!(secret.contains("it is a secret key") && !secret.contains("SECRET"), "{secret}");
+    let none = refusal(&["backup", "--to", &file], &text).await;
+    assert!(none.contains("no recipient is given"), "{none}");
+    assert!(fs::read(&file).unwrap() == sealed, "a refusal leaves the earlier backup");
+}
+
+/// A key of age, with its file.
+struct BackupKey {
+    recipient: String,
+    file: String,
+}
+
+impl BackupKey {
+    fn create(world: &AgentWorld, name: &str) -> Self {
+        let identity = age::x25519::Identity::generate();
+        let file = world.path(&format!("{name}.agekey"));
+        fs::write(&file, identity.to_string().expose_secret()).unwrap();
+        Self { recipient: identity.to_public().to_string(), file: file.display().to_string() }
+    }
+}
+
+/// The file of the authority of etcd, below the Secrets of a store.
+fn authority_of(documents: &Documents) -> PathBuf {
+    let name = documents.secrets.keys().find(|name| name.name == "etcd-ca").unwrap();
+    PathBuf::from(&name.namespace).join("etcd-ca.yaml")
 }
 
 /// Changes the clusters to two replicas of each control plane role. etcd and the ingress stay at one.

@@ -63,7 +63,7 @@ fn a_long_history_of_a_register_is_decided_soon() {
         RegisterAction::Write(written)
     });
     let visited = check(&history).unwrap();
-    assert!(visited < 3 * LONG, "{visited}");
+    assert!(visited < 20 * LONG, "{visited}");
 
     // One stale read, of a write that another one had replaced long before.
     let of_later = |one: &&mut TimedAction<RegisterAction>| {
@@ -87,7 +87,7 @@ fn a_long_history_of_a_list_is_decided_soon() {
         }
     });
     let visited = check(&history).unwrap();
-    assert!(visited < 3 * LONG, "{visited}");
+    assert!(visited < 20 * LONG, "{visited}");
 
     let last = history.iter_mut().rev().find_map(|one| match &mut one.action {
         ListAction::List(found) if one.returned.is_some() => Some(found),

@@ -11,7 +11,7 @@ use keelway_e2e::{
 };
 use keelway_planner::probes;
 
-use crate::{look, workload};
+use crate::{look, lost, scheduled, workload};
 
 const CLUSTER: &str = "clusters/default/c1.yaml";
 
@@ -39,6 +39,8 @@ fn scenario() {
     let before = settled(&manager, &plane);
     refuses(&manager, &plane, &before);
     is_killed_and_begins_anew(&mut manager, &plane, &before);
+    scheduled::snapshots_are_taken(&manager, &plane);
+    lost::documents_are_recovered(&mut manager, &plane, &before);
     scales(&manager, &plane, &before);
     fills_its_store(&manager, &plane);
     deletes(&mut manager, &plane);
