@@ -148,7 +148,7 @@ impl FleetConnection {
         select! {
             error = heartbeat::run(&client, &namespace, &self.holder, &self.metrics) => Err(FleetError::Heartbeat(Box::new(error))),
             error = self.reports.send(&client, &namespace) => Err(FleetError::Report(Box::new(error))),
-            error = inventory::send(&client, &self.token.cluster, self.inventory.clone()) => Err(FleetError::Report(Box::new(error))),
+            error = inventory::send(&client, &self.token.cluster, self.inventory.clone(), self.reports.observed()) => Err(FleetError::Report(Box::new(error))),
             () = works::watch(&client, &namespace, &self.own_namespace, &self.works) => Err(FleetError::Ended),
             renewed = self.renew(&client, identity.renew_at) => Ok(renewed?),
         }

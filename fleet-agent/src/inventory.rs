@@ -1,10 +1,14 @@
-//! What the fleet learns about this cluster: the release of Kubernetes, and what its nodes can run. It is reported when it changes.
+//! What the fleet learns about this cluster: the release of Kubernetes, and what its nodes have room for.
 
 use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
 
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::Node;
-use keelway_fleet::{NodeReport, WorkloadCluster, WorkloadTaint, names::AGENT_FIELD_MANAGER};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use keelway_fleet::{CapacityReport, ResourceQuantities, WorkloadCluster, names::AGENT_FIELD_MANAGER};
 use kube::{
     Api, Client, Error, ResourceExt,
     api::{Patch, PatchParams},
@@ -14,94 +18,230 @@ use kube::{
     },
 };
 use serde_json::json;
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    select,
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
 
-use crate::{kind_watch::SteadyPause, workload_api::WorkloadApi};
+use crate::{
+    kind_watch::SteadyPause,
+    node_cache::{CachedNode, CachedPod, NodeCache, PodKey, pod_key},
+    report_pace::{NextReport, SentReport, next_report},
+    workload_api::WorkloadApi,
+};
 
-/// How many nodes a page of a list has.
+/// How many objects a page of a list has.
 const PAGE: u32 = 100;
-/// The shortest time between two reports.
-const ROUND: Duration = Duration::from_secs(1);
+/// How long changes are collected before the capacity is computed again.
+const COLLECT: Duration = Duration::from_secs(1);
+/// The pause before a report that the fleet refused is sent again.
+const AGAIN: Duration = Duration::from_secs(5);
+/// The pods that count. The API server reports one that ends as deleted.
+const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 /// What is reported of this cluster.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ClusterInventory {
     pub(crate) version: String,
-    pub(crate) nodes: BTreeMap<String, NodeReport>,
+    pub(crate) allocatable: ResourceQuantities,
+    pub(crate) capacity: CapacityReport,
+    /// Whether the nodes and pods are watched at this moment. Otherwise what is known may be old.
+    pub(crate) is_watched: bool,
 }
 
-/// Watches the nodes of this cluster, until the process ends.
+/// Watches the nodes and pods of this cluster, until the process ends.
 pub(crate) async fn observe(api: Arc<WorkloadApi>, inventory: watch::Sender<Option<ClusterInventory>>) {
     let nodes: Api<Node> = Api::all(api.client().clone());
-    let mut changes = pin!(watcher(nodes, watcher::Config::default().page_size(PAGE)).backoff(SteadyPause));
-    let mut current = ClusterInventory::default();
-    let mut listed = BTreeMap::new();
-    let mut is_listing = true;
-    while let Some(change) = changes.next().await {
-        match change {
-            Ok(Event::Init) => {
-                is_listing = true;
-                listed.clear();
+    let pods: Api<Pod> = Api::all(api.client().clone());
+    let config = watcher::Config::default().page_size(PAGE);
+    let mut nodes = pin!(watcher(nodes, config.clone()).backoff(SteadyPause));
+    let mut pods = pin!(watcher(pods, config.fields(RUNNING)).backoff(SteadyPause));
+    let mut observed = ObservedNodes::default();
+    let mut version = String::new();
+    let mut due: Option<Instant> = None;
+    loop {
+        let compute = async move {
+            match due {
+                Some(due) => sleep_until(due).await,
+                None => std::future::pending().await,
             }
-            Ok(Event::InitApply(node)) => {
-                listed.insert(node.name_any(), report(&node));
-            }
-            Ok(Event::InitDone) => {
-                is_listing = false;
-                current.nodes = std::mem::take(&mut listed);
-                // An upgrade of the API server ends its watches.
-                if let Ok(version) = api.client().apiserver_version().await {
-                    version.git_version.trim_start_matches('v').clone_into(&mut current.version);
+        };
+        select! {
+            Some(change) = nodes.next() => observed.node(change),
+            Some(change) = pods.next() => observed.pod(change),
+            () = compute => {
+                due = None;
+                if observed.is_relisted() || version.is_empty() {
+                    // An upgrade of the API server ends its watches.
+                    if let Ok(found) = api.client().apiserver_version().await {
+                        found.git_version.trim_start_matches('v').clone_into(&mut version);
+                    }
                 }
+                publish(observed.inventory(&version), &inventory);
+                continue;
             }
-            Ok(Event::Apply(node)) => {
-                current.nodes.insert(node.name_any(), report(&node));
-            }
-            Ok(Event::Delete(node)) => {
-                current.nodes.remove(&node.name_any());
-            }
-            Err(error) => tracing::warn!(%error, "cannot watch the nodes of this cluster"),
         }
-        if !is_listing {
-            inventory.send_if_modified(|last| {
-                let is_new = last.as_ref() != Some(&current);
-                if is_new {
-                    *last = Some(current.clone());
-                }
-                is_new
-            });
+        if observed.is_whole() && due.is_none() {
+            // The first report does not wait for more.
+            let pause = if version.is_empty() { Duration::ZERO } else { COLLECT };
+            due = Some(Instant::now() + pause);
         }
     }
 }
 
-/// Sends the inventory, and each change of it, until that fails.
+fn publish(current: ClusterInventory, inventory: &watch::Sender<Option<ClusterInventory>>) {
+    inventory.send_if_modified(|last| {
+        let is_new = last.as_ref() != Some(&current);
+        if is_new {
+            *last = Some(current);
+        }
+        is_new
+    });
+}
+
+/// Nodes and pods, and how far they are known.
+#[derive(Debug, Default)]
+struct ObservedNodes {
+    cache: NodeCache,
+    nodes: WatchedList<String, CachedNode>,
+    pods: WatchedList<PodKey, CachedPod>,
+    is_relisted: bool,
+}
+
+/// The state of one watch.
+#[derive(Debug)]
+struct WatchedList<K, T> {
+    /// The objects of the current list so far.
+    listed: BTreeMap<K, T>,
+    is_whole: bool,
+    is_broken: bool,
+}
+
+impl<K, T> Default for WatchedList<K, T> {
+    fn default() -> Self {
+        Self { listed: BTreeMap::new(), is_whole: false, is_broken: false }
+    }
+}
+
+impl<K: Ord, T> WatchedList<K, T> {
+    /// Notes an event. `read` returns nothing for an object that does not count.
+    fn observe<E>(
+        &mut self,
+        event: watcher::Result<Event<E>>,
+        items: &mut BTreeMap<K, T>,
+        key: fn(&E) -> K,
+        read: impl Fn(&E) -> Option<T>,
+    ) {
+        match &event {
+            Ok(Event::InitDone | Event::Apply(_) | Event::Delete(_)) => self.is_broken = false,
+            // While objects are listed again, what is known is old.
+            Ok(Event::Init) | Err(_) => self.is_broken = true,
+            Ok(Event::InitApply(_)) => {}
+        }
+        match event {
+            Ok(Event::Init) => self.listed.clear(),
+            Ok(Event::InitApply(object)) => self.listed.extend(read(&object).map(|item| (key(&object), item))),
+            Ok(Event::InitDone) => {
+                *items = std::mem::take(&mut self.listed);
+                self.is_whole = true;
+            }
+            Ok(Event::Apply(object)) => match read(&object) {
+                Some(item) => drop(items.insert(key(&object), item)),
+                None => drop(items.remove(&key(&object))),
+            },
+            Ok(Event::Delete(object)) => drop(items.remove(&key(&object))),
+            Err(error) => tracing::warn!(%error, "cannot watch the nodes and pods of this cluster"),
+        }
+    }
+}
+
+impl ObservedNodes {
+    fn node(&mut self, change: watcher::Result<Event<Node>>) {
+        self.is_relisted |= matches!(change, Ok(Event::InitDone));
+        self.nodes.observe(change, &mut self.cache.nodes, ResourceExt::name_any, |node| Some(CachedNode::read(node)));
+    }
+
+    fn pod(&mut self, change: watcher::Result<Event<Pod>>) {
+        self.pods.observe(change, &mut self.cache.pods, pod_key, CachedPod::read);
+    }
+
+    fn is_whole(&self) -> bool {
+        self.nodes.is_whole && self.pods.is_whole
+    }
+
+    /// Whether the nodes were listed since the last call.
+    fn is_relisted(&mut self) -> bool {
+        std::mem::take(&mut self.is_relisted)
+    }
+
+    fn inventory(&self, version: &str) -> ClusterInventory {
+        ClusterInventory {
+            version: version.to_owned(),
+            allocatable: self.cache.allocatable(),
+            capacity: self.cache.capacity(),
+            is_watched: !self.nodes.is_broken && !self.pods.is_broken,
+        }
+    }
+}
+
+/// Sends the inventory, and each change of it, until that fails. `statuses` is when the status of an object was sent last.
 pub(crate) async fn send(
     client: &Client,
     cluster: &str,
     mut inventory: watch::Receiver<Option<ClusterInventory>>,
+    mut statuses: watch::Receiver<Option<Timestamp>>,
 ) -> Error {
     let api: Api<WorkloadCluster> = Api::all(client.clone());
-    inventory.mark_changed();
+    let mut last: Option<(ClusterInventory, SentReport)> = None;
     loop {
-        if inventory.changed().await.is_err() {
-            return std::future::pending().await;
-        }
-        let Some(current) = inventory.borrow_and_update().clone() else { continue };
-        if let Err(error) = send_once(&api, cluster, &current).await {
-            // The fleet controller has not created the Cluster yet, or a person deleted it.
-            if !matches!(&error, Error::Api(status) if matches!(status.code, 403 | 404 | 422)) {
-                return error;
+        let now = Timestamp::now();
+        let current = inventory.borrow_and_update().clone().filter(|current| current.is_watched);
+        let status = *statuses.borrow_and_update();
+        let next = current.as_ref().map_or(NextReport::OnChange, |current| {
+            let has_changed = last.as_ref().is_none_or(|(sent, _)| sent != current);
+            next_report(last.as_ref().map(|(_, sent)| *sent), has_changed, status, now)
+        });
+        match (next, current) {
+            (NextReport::Now { counts_until }, Some(current)) => {
+                match send_once(&api, cluster, &current, counts_until).await {
+                    Ok(()) => last = Some((current, SentReport { at: now, counts_until })),
+                    // The fleet controller has not created the Cluster yet, or a person deleted it.
+                    Err(Error::Api(status)) if matches!(status.code, 403 | 404 | 422) => {
+                        tracing::warn!(error = %status, "cannot report the status of this cluster");
+                        sleep(AGAIN).await;
+                    }
+                    Err(error) => return error,
+                }
             }
-            tracing::warn!(%error, "cannot report the status of this cluster");
-            inventory.mark_changed();
-            sleep(ROUND * 5).await;
+            (NextReport::Later(rest), _) => select! {
+                () = sleep(rest) => {}
+                () = any_change(&mut inventory, &mut statuses) => {}
+            },
+            (NextReport::OnChange | NextReport::Now { .. }, _) => any_change(&mut inventory, &mut statuses).await,
         }
-        sleep(ROUND).await;
     }
 }
 
-async fn send_once(api: &Api<WorkloadCluster>, cluster: &str, inventory: &ClusterInventory) -> Result<(), Error> {
-    let allocatable = keelway_fleet::total(inventory.nodes.values().map(|node| &node.allocatable));
+/// Waits until one of both changes. Once there is no sender, nothing changes any more.
+async fn any_change<A, B>(a: &mut watch::Receiver<A>, b: &mut watch::Receiver<B>) {
+    let (a, b) = (a.changed(), b.changed());
+    let is_sent = select! {
+        changed = a => changed.is_ok(),
+        changed = b => changed.is_ok(),
+    };
+    if !is_sent {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn send_once(
+    api: &Api<WorkloadCluster>,
+    cluster: &str,
+    inventory: &ClusterInventory,
+    counts_until: Timestamp,
+) -> Result<(), Error> {
+    let capacity = CapacityReport { observed_time: Some(MicroTime(counts_until)), ..inventory.capacity.clone() };
     let body = json!({
         "apiVersion": "fleet.keelway.dev/v1alpha1",
         "kind": "Cluster",
@@ -109,32 +249,10 @@ async fn send_once(api: &Api<WorkloadCluster>, cluster: &str, inventory: &Cluste
         "status": {
             "kubernetesVersion": inventory.version,
             "agentVersion": env!("CARGO_PKG_VERSION"),
-            "allocatable": allocatable,
-            "nodes": inventory.nodes,
+            "allocatable": inventory.allocatable,
+            "capacity": capacity,
         },
     });
     api.patch_status(cluster, &PatchParams::apply(AGENT_FIELD_MANAGER).force(), &Patch::Apply(&body)).await?;
     Ok(())
-}
-
-fn report(node: &Node) -> NodeReport {
-    let spec = node.spec.as_ref();
-    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
-    let taints = spec.and_then(|spec| spec.taints.as_ref());
-    NodeReport {
-        allocatable: allocatable
-            .into_iter()
-            .flatten()
-            .map(|(name, quantity)| (name.clone(), quantity.0.clone()))
-            .collect(),
-        taints: taints
-            .into_iter()
-            .flatten()
-            .map(|taint| WorkloadTaint {
-                key: taint.key.clone(),
-                value: taint.value.clone(),
-                effect: taint.effect.clone(),
-            })
-            .collect(),
-    }
 }

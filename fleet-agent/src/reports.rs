@@ -9,6 +9,7 @@ use std::{
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use keelway_fleet::{
     WORK_APPLIED, Work,
     names::{AGENT_FIELD_MANAGER, WORK_FINALIZER},
@@ -19,7 +20,10 @@ use kube::{
 };
 use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
-use tokio::{sync::Notify, time::sleep};
+use tokio::{
+    sync::{Notify, watch},
+    time::sleep,
+};
 
 /// The field manager of an object's own status. It is separate, so that conditions are reported without it.
 const OBJECT_MANAGER: &str = "keelway-fleet-agent-object";
@@ -73,11 +77,18 @@ pub(crate) struct PendingReports {
     added: Notify,
     /// Their number.
     pending: Gauge,
+    /// When the status of an object was sent last.
+    observed: watch::Sender<Option<Timestamp>>,
 }
 
 impl PendingReports {
     pub(crate) fn new(pending: Gauge) -> Self {
         Self { pending, ..Self::default() }
+    }
+
+    /// Returns when the status of an object was sent last.
+    pub(crate) fn observed(&self) -> watch::Receiver<Option<Timestamp>> {
+        self.observed.subscribe()
     }
 
     pub(crate) fn applied(&self, work: &str, report: AppliedReport) {
@@ -136,7 +147,12 @@ impl PendingReports {
 
     async fn send_one(&self, api: &Api<Work>, work: String, report: WorkReport) -> Option<Error> {
         match send(api, &work, &report).await {
-            Ok(()) => None,
+            Ok(()) => {
+                if report.object.is_some() {
+                    self.observed.send_replace(Some(Timestamp::now()));
+                }
+                None
+            }
             // The Work does not exist any more.
             Err(Error::Api(status)) if status.code == 404 => None,
             Err(Error::Api(status)) if matches!(status.code, 400 | 413 | 422) => {
@@ -159,7 +175,11 @@ async fn send(api: &Api<Work>, work: &str, report: &WorkReport) -> Result<(), Er
         apply_status(api, work, AGENT_FIELD_MANAGER, &applied_status(applied)).await?;
     }
     if let Some(object) = &report.object {
-        let status = json!({ "objectGeneration": object.generation, "objectStatus": object.status });
+        let status = json!({
+            "objectGeneration": object.generation,
+            "objectStatus": object.status,
+            "observedTime": MicroTime(Timestamp::now()),
+        });
         apply_status(api, work, OBJECT_MANAGER, &without_nulls(status)).await?;
     }
     Ok(())

@@ -159,7 +159,13 @@ async fn settle(
     for (link, state) in unknown.into_iter().zip(found) {
         model.verified(link, state);
     }
-    let plans: Vec<_> = links.into_iter().map(|link| (planned(&link, model, &context.metrics), link)).collect();
+    let mut plans = Vec::new();
+    for link in links {
+        let plan = planned(&link, model, &context.metrics);
+        // The next object must not be placed in the same room.
+        model.reserve(&link, Some(&plan));
+        plans.push((plan, link));
+    }
     let writes =
         plans.iter().map(|(plan, link)| async move { (link, execute::execute(link, plan, context, events).await) });
     let written: Vec<_> = stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;

@@ -39,11 +39,18 @@ pub(crate) struct Scenario {
 }
 
 fn all() -> Vec<&'static Scenario> {
-    [creations::ALL, scaling::ALL, changes::ALL, classes::ALL, faults::ALL, fleets::ALL, owners::ALL, stores::ALL]
-    [creations::ALL, quorum::ALL, scaling::ALL, changes::ALL, classes::ALL, faults::ALL, fleets::ALL, owners::ALL]
-        .into_iter()
-        .flatten()
-        .collect()
+    let all = [
+        creations::ALL,
+        quorum::ALL,
+        scaling::ALL,
+        changes::ALL,
+        classes::ALL,
+        faults::ALL,
+        fleets::ALL,
+        owners::ALL,
+        stores::ALL,
+    ];
+    all.into_iter().flatten().collect()
 }
 
 #[test]

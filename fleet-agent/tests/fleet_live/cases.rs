@@ -4,7 +4,7 @@ use k8s_openapi::{
     api::{
         apps::v1::Deployment,
         autoscaling::v2::HorizontalPodAutoscaler,
-        core::v1::{ConfigMap, Namespace, Node},
+        core::v1::{ConfigMap, Namespace, Node, Pod},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
@@ -70,12 +70,37 @@ pub(crate) async fn inventory(fleet: &Client, workload: &Client) {
     let clusters: Api<WorkloadCluster> = Api::all(fleet.clone());
     let status = wait::some("the status of the Cluster", async || {
         let status = clusters.get("west").await.ok()?.status?;
-        (status.allocatable.get("cpu").map(String::as_str) == Some("5500m")).then_some(status)
+        let capacity = status.capacity.as_ref()?;
+        let is_whole = status.allocatable.get("cpu").map(String::as_str) == Some("5500m");
+        (is_whole && capacity.free.get("cpu").map(String::as_str) == Some("5500m")).then_some(status)
     })
     .await;
     assert_eq!(status.kubernetes_version.as_deref(), Some("1.37.0"));
-    assert_eq!(status.nodes["n2"].allocatable["memory"], "1Gi");
-    assert!(status.nodes["n1"].taints.iter().any(|taint| taint.key == "gpu"));
+    let capacity = status.capacity.unwrap();
+    assert_eq!(capacity.nodes, 2);
+    assert!(capacity.node_groups[0].taints.iter().any(|taint| taint.key == "gpu"));
+    assert!(capacity.observed_time.is_some());
+    pods_take_room(&clusters, workload).await;
+}
+
+/// A pod takes the room of its node, before any kubelet runs it. A pod that has ended takes none.
+async fn pods_take_room(clusters: &Api<WorkloadCluster>, workload: &Client) {
+    let pods: Api<Pod> = Api::namespaced(workload.clone(), "default");
+    let container = json!({ "name": "c", "image": "c", "resources": { "requests": { "cpu": "1" } } });
+    let pod = json!({ "metadata": { "name": "p" }, "spec": { "nodeName": "n1", "containers": [container] } });
+    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let free = async |expected: &str| {
+        wait::until(&format!("{expected} CPUs are free"), async || {
+            let capacity = clusters.get("west").await.unwrap().status.and_then(|status| status.capacity);
+            capacity.is_some_and(|capacity| capacity.free.get("cpu").map(String::as_str) == Some(expected))
+        })
+        .await;
+    };
+    free("4500m").await;
+    let ended = json!({ "status": { "phase": "Succeeded" } });
+    pods.patch_status("p", &PatchParams::default(), &Patch::Merge(&ended)).await.unwrap();
+    free("5500m").await;
+    pods.delete("p", &DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }).await.unwrap();
 }
 
 /// An object is applied, in a namespace that the agent makes, and changed.

@@ -1,5 +1,7 @@
 //! What the controller knows of its fleet, and which objects a change may affect.
 
+mod capacity;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Instant,
@@ -12,6 +14,7 @@ use keelway_fleet::{
 use kube::{ResourceExt, api::DynamicObject, core::ApiResource, runtime::watcher::Event};
 use serde_json::Value;
 
+use self::capacity::ReservedCapacity;
 use super::{
     census::{CensusState, FleetCensus},
     kinds::PlacedKind,
@@ -63,6 +66,7 @@ pub(crate) struct FleetModel {
     /// Whether a Work was added or removed since [`Self::take_usage`], or a cluster changed.
     is_usage_changed: bool,
     state: FleetState,
+    reserved: ReservedCapacity,
 }
 
 impl FleetModel {
@@ -101,7 +105,8 @@ impl FleetModel {
                     ListedChange::Changed(name) => drop(self.removed.remove(name)),
                     ListedChange::Nothing | ListedChange::Listed { .. } => {}
                 }
-                self.refresh(changed != ListedChange::Nothing, now);
+                let is_only_capacity = self.observe_capacity(&changed);
+                self.refresh(changed != ListedChange::Nothing && !is_only_capacity, now);
             }
             FleetChange::Policy(event) => {
                 let changed = self.policies.observe(event, |policy| Some((policy.name_any(), policy)));
@@ -121,10 +126,18 @@ impl FleetModel {
             }
             FleetChange::Object(kind, event) => self.observe_object(&kind, event, now),
         }
+        self.pend_fitting(now);
+    }
+
+    /// Plans objects without a cluster again, if one may fit now.
+    fn pend_fitting(&mut self, now: Instant) {
+        let links = self.take_fitting();
+        self.pend(links, PlanCause::Decision, now);
     }
 
     fn observe_object(&mut self, kind: &PlacedKind, event: Event<DynamicObject>, now: Instant) {
         let (is_namespace, is_autoscaler) = (kind.kind == "Namespace", kind.kind == "HorizontalPodAutoscaler");
+        let has_other_pods = self.observe_pod_kinds(kind, &event);
         let read = |object| read(kind, object);
         let Some(listed) = self.objects.get_mut(kind) else { return };
         let changed = listed.observe(event, read);
@@ -137,8 +150,8 @@ impl FleetModel {
             }
             ListedChange::Nothing | ListedChange::Listed { .. } => {}
         }
-        if is_namespace || is_autoscaler {
-            self.refresh(changed != ListedChange::Nothing, now);
+        if is_namespace || is_autoscaler || has_other_pods {
+            self.refresh(has_other_pods || changed != ListedChange::Nothing, now);
         }
         self.pend(touched(changed), PlanCause::Decision, now);
     }
@@ -155,6 +168,7 @@ impl FleetModel {
             self.note_emptied(&key.0);
             self.link_of.remove(&key)
         };
+        link.iter().for_each(|link| self.reserve(link, None));
         self.pend(link, PlanCause::Report, now);
     }
 
@@ -186,9 +200,12 @@ impl FleetModel {
             removed: self.removed.clone(),
             policies: PolicySet::read(self.policies.items.values().cloned()),
             namespaces: namespaces.collect(),
+            pod_kinds: self.reserved.kinds.clone(),
+            capacity: std::mem::take(&mut self.state.capacity),
         };
-        if state != self.state {
-            self.state = state;
+        let is_changed = !state.is_same_but_capacity(&self.state);
+        self.state = state;
+        if is_changed {
             self.pend_all(now);
         }
     }
@@ -223,9 +240,10 @@ impl FleetModel {
         if !self.is_whole() {
             return Vec::new();
         }
-        if self.state == FleetState::default() {
+        if !self.is_prepared() {
             self.refresh(true, now);
         }
+        self.prepare_capacity();
         std::iter::from_fn(|| self.queue.next(now)).take(most).collect()
     }
 
@@ -335,6 +353,7 @@ impl FleetModel {
             self.works.items.insert(key.clone(), work);
             self.index(key, now);
         }
+        self.pend_fitting(now);
     }
 }
 

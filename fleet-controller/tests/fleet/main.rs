@@ -8,6 +8,7 @@
 )]
 
 mod agents;
+mod capacity;
 mod controller;
 mod placed;
 mod registration;
@@ -60,6 +61,7 @@ async fn serve() {
 
     placed::an_annotation_spreads(&admin, &west, &east).await;
     placed::a_policy_divides(&admin, &west, &east).await;
+    capacity::room_is_reserved(&admin, &west, &east).await;
 
     // The next replica takes over at once.
     let second = FleetController::start(&plane, "second");

@@ -1,14 +1,12 @@
 //! `Cluster` of `fleet.keelway.dev`: a workload cluster.
 
-use alloc::collections::BTreeMap;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use keelway_api::condition;
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{NodeReport, ResourceQuantities};
+use crate::{CapacityReport, ResourceQuantities};
 
 /// The condition of a cluster whose agent reports and reaches the API server of its cluster.
 pub const CLUSTER_READY: &str = "Ready";
@@ -98,9 +96,9 @@ pub struct WorkloadClusterStatus {
     /// The resources that pods can use on all nodes together.
     #[serde(default, skip_serializing_if = "ResourceQuantities::is_empty")]
     pub allocatable: ResourceQuantities,
-    /// The nodes by name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub nodes: BTreeMap<String, NodeReport>,
+    /// What the cluster has room for. It is absent until the agent has read all nodes and pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<CapacityReport>,
     /// The generation of the cluster that the status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,

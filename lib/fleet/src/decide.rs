@@ -2,22 +2,24 @@
 //!
 //! 1. An annotation decides, or else the policy with the highest priority, or else nothing changes.
 //! 2. Filters reject clusters. A cluster that runs the object already stays even if it is cordoned, tainted or unreachable.
-//! 3. The best cluster is chosen, or all of them if the object is spread.
-//! 4. Replicas are divided.
-//! 5. If no cluster is left, an object that runs somewhere stays there.
+//! 3. If a policy lets one cluster be chosen, and the object does not run in any of them yet, those without room for all of it are rejected.
+//! 4. The best cluster is chosen, or all of them if the object is spread.
+//! 5. Replicas are divided.
+//! 6. If no cluster is left, an object that runs somewhere stays there.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::cmp::Reverse;
 
 use crate::{
-    CandidateCluster, DivisionPart, FieldOverride, FleetObject, PercentageShare, PlacedCluster, PlacementSpec,
-    PlacementVerdict, PolicySet, Rejection, RunReason, SpreadMode, TopologyOverrides, UnknownPolicy,
+    CandidateCluster, CapacityLedger, DivisionPart, FieldOverride, FleetObject, ObjectDemand, PercentageShare,
+    PlacedCluster, PlacementSpec, PlacementVerdict, PodKinds, PolicySet, Rejection, RunReason, SpreadMode,
+    TopologyOverrides, UnknownPolicy,
     candidate::{ClusterAsk, deciding_step, rejection, scores},
     divide,
     keep::keep,
     names::NAME_LABEL,
     policies::{ParsedPolicy, is_group},
-    verdict::rendered,
+    verdict::{are_same, rendered},
 };
 
 /// What is known of a fleet.
@@ -32,6 +34,22 @@ pub struct FleetState {
     pub policies: PolicySet,
     /// The labels of namespaces.
     pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
+    /// What each cluster has room for, without what was decided already.
+    pub capacity: CapacityLedger,
+    /// Where the objects of each kind have their pods.
+    pub pod_kinds: PodKinds,
+}
+
+impl FleetState {
+    /// Whether only the capacity of clusters differs. It is no reason to decide on what is placed already.
+    #[must_use]
+    pub fn is_same_but_capacity(&self, other: &Self) -> bool {
+        self.clusters == other.clusters
+            && self.removed == other.removed
+            && self.policies == other.policies
+            && self.namespaces == other.namespaces
+            && self.pod_kinds == other.pod_kinds
+    }
 }
 
 /// The inputs of a decision about one object.
@@ -145,7 +163,11 @@ impl Choice<'_> {
     fn decide(&self, fleet: &FleetState, request: &DecisionRequest<'_>, ignored: Vec<String>) -> PlacementDecision {
         let divided = self.replicas_to_divide(request);
         let current = current_clusters(request.current);
-        let (candidates, mut verdicts) = self.filtered(fleet, &current, divided.is_some());
+        let (mut candidates, mut verdicts) = self.filtered(fleet, &current, divided.is_some());
+        let demand = self.demand_to_fit(fleet, request, &candidates, &current);
+        if let Some(demand) = &demand {
+            candidates.retain(|cluster| has_room(fleet, cluster, demand, &mut verdicts));
+        }
         let clusters = match self.spread {
             None => choose(&candidates, &current, &mut verdicts),
             Some(spread) => spread.place(&candidates, request.object, &current, divided, &mut verdicts),
@@ -157,7 +179,8 @@ impl Choice<'_> {
                 kept => PlacementDecision { policy, ignored, verdicts, ..kept },
             };
         }
-        let outcome = self.outcome(request, clusters, &verdicts);
+        let needs = demand.filter(|_| clusters.is_empty()).map(|demand| demand.readable());
+        let outcome = self.outcome(request, clusters, needs, &verdicts);
         PlacementDecision { outcome, policy, ignored, verdicts }
     }
 
@@ -165,6 +188,24 @@ impl Choice<'_> {
     fn replicas_to_divide(&self, request: &DecisionRequest<'_>) -> Option<u32> {
         let is_divided = self.spread.is_some_and(|spread| spread.mode == SpreadMode::Divide);
         request.object.replicas().filter(|_| is_divided && !request.is_autoscaled)
+    }
+
+    /// Returns the pods that have to fit, if one cluster is to be chosen. An annotation and a policy that spreads name the clusters, whatever is free
+    /// there. What runs already stays.
+    fn demand_to_fit(
+        &self,
+        fleet: &FleetState,
+        request: &DecisionRequest<'_>,
+        candidates: &[&CandidateCluster],
+        current: &CurrentClusters<'_>,
+    ) -> Option<ObjectDemand> {
+        let is_named = self.named.is_some() || self.spread.is_some();
+        let stays = candidates.iter().any(|cluster| current.contains_key(cluster.name.as_str()));
+        if is_named || stays {
+            return None;
+        }
+        let demand = fleet.pod_kinds.demand(&request.object.manifest);
+        (!demand.is_empty()).then_some(demand)
     }
 
     /// Returns the clusters that no filter rejects, and the verdicts on the others.
@@ -198,6 +239,7 @@ impl Choice<'_> {
         &self,
         request: &DecisionRequest<'_>,
         clusters: Vec<PlacedCluster>,
+        needs: Option<String>,
         verdicts: &BTreeMap<String, PlacementVerdict>,
     ) -> PlacementOutcome {
         let spec = self.policy.map(|policy| &policy.spec);
@@ -207,17 +249,41 @@ impl Choice<'_> {
             conflict_resolution: spec.map(|spec| spec.conflict_resolution).unwrap_or_default(),
             drift: spec.map(|spec| spec.drift).unwrap_or_default(),
             clusters,
-            reasons: Vec::new(),
+            needs,
+            reasons: rendered(verdicts),
         };
         // The reasons of a decision stay as long as the decision: a cluster that becomes ready or not ready would change every Placement otherwise.
-        let kept =
-            request.current.filter(|current| !current.clusters.is_empty() && current.clusters == placement.clusters);
-        placement.reasons = kept.map_or_else(|| rendered(verdicts), |current| current.reasons.clone());
+        // Of an object without a cluster, only what is free stays as it was then.
+        let kept = request.current.filter(|current| {
+            let is_pending = placement.clusters.is_empty()
+                && current.needs == placement.needs
+                && are_same(&current.reasons, &placement.reasons);
+            current.clusters == placement.clusters && (!current.clusters.is_empty() || is_pending)
+        });
+        if let Some(current) = kept {
+            placement.reasons.clone_from(&current.reasons);
+        }
         match request.current {
             Some(current) if *current == placement => PlacementOutcome::Keep(KeepReason::Settled),
             Some(_) | None => PlacementOutcome::Place(placement),
         }
     }
+}
+
+/// Whether a cluster has room for an object. If not, this is the verdict.
+fn has_room(
+    fleet: &FleetState,
+    cluster: &CandidateCluster,
+    demand: &ObjectDemand,
+    verdicts: &mut BTreeMap<String, PlacementVerdict>,
+) -> bool {
+    let rejection = match fleet.capacity.room(&cluster.name) {
+        None => Some(Rejection::UnknownRoom),
+        Some(_) => fleet.capacity.shortage(&cluster.name, demand).map(Rejection::NoRoom),
+    };
+    let has_room = rejection.is_none();
+    verdicts.extend(rejection.map(|rejection| (cluster.name.clone(), PlacementVerdict::Rejected(rejection))));
+    has_room
 }
 
 /// Whether a Placement has a cluster that was not removed.

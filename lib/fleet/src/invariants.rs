@@ -3,8 +3,8 @@
 use core::fmt;
 
 use crate::{
-    DecisionRequest, FleetState, PlacementDecision, PlacementOutcome, PlacementSpec, WorkOrder, WorkPlan, WorkRemoval,
-    decide,
+    DecisionRequest, FleetState, PlacementDecision, PlacementOutcome, PlacementSpec, PodCount, ResourceAmounts,
+    WorkOrder, WorkPlan, WorkRemoval, decide,
 };
 
 /// An invariant that a decision breaks.
@@ -37,6 +37,7 @@ pub fn check_decision(
     let mut all = sum_is_kept(request, placement);
     all.extend(each_cluster_once(placement));
     all.extend(clusters_are_allowed(fleet, request, placement));
+    all.extend(it_fits(fleet, request, placement));
     all.extend(every_cluster_has_a_reason(fleet, decision));
     all.extend(nothing_is_lost(fleet, request, placement));
     all.extend(it_is_settled(fleet, request, placement));
@@ -79,6 +80,32 @@ fn clusters_are_allowed(
     new.filter(|cluster| !is_allowed(&cluster.name))
         .map(|cluster| violation("clusters are allowed", cluster.name.clone()))
         .collect()
+}
+
+/// A cluster that was chosen for an object, and that does not run it yet, has as much of each resource as all of its pods request.
+fn it_fits(fleet: &FleetState, request: &DecisionRequest<'_>, placement: &PlacementSpec) -> Vec<PlacementViolation> {
+    let ([only], Some(_)) = (placement.clusters.as_slice(), &placement.policy) else { return Vec::new() };
+    let is_current =
+        request.current.is_some_and(|current| current.clusters.iter().any(|cluster| cluster.name == only.name));
+    let is_chosen = fleet.policies.is_choosing(placement.policy.as_deref());
+    let demand = fleet.pod_kinds.demand(&request.object.manifest);
+    if is_current || !is_chosen || demand.is_empty() {
+        return Vec::new();
+    }
+    let Some(room) = fleet.capacity.room(&only.name) else {
+        return vec![violation("it fits", format!("it is not known what {} has room for", only.name))];
+    };
+    let mut needed = ResourceAmounts::default();
+    for pods in demand.pods() {
+        match pods.count {
+            PodCount::Number(number) => needed.add(&pods.requests.times(number)),
+            PodCount::EachNode => (),
+        }
+    }
+    if needed.exceeds(&room.total()) {
+        return vec![violation("it fits", format!("{} lacks {}", only.name, needed.minus(&room.total()).readable()))];
+    }
+    Vec::new()
 }
 
 /// There is a verdict on every cluster, and the clusters that run the object are those with such a verdict.

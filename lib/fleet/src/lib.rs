@@ -6,24 +6,37 @@
 extern crate alloc;
 
 mod agent_manifests;
+mod amounts;
+mod arrival;
 pub mod bootstrap;
 mod candidate;
+mod capacity;
+mod capacity_ledger;
 mod cluster;
 mod cluster_location;
 mod crds;
 mod decide;
 mod divide;
+mod explain;
 mod field_path;
+mod fit;
 pub mod invariants;
 mod keep;
 mod manifest;
 pub mod names;
+mod node_inventory;
+mod node_needs;
 mod nodes;
 mod object;
 mod placement;
+mod pod_demand;
+mod pod_kinds;
+mod pod_requests;
 mod policies;
 mod policy;
+mod quantity;
 mod role;
+mod room;
 mod selector;
 mod status;
 pub mod token;
@@ -34,6 +47,10 @@ mod works;
 pub use candidate::{CandidateCluster, ScoreStep};
 
 pub use agent_manifests::{AgentRights, PLACED_RESOURCES, agent_manifests, agent_rules};
+pub use amounts::ResourceAmounts;
+pub use arrival::uncounted_pods;
+pub use capacity::{CapacityReport, NodeGroup, NodeRooms};
+pub use capacity_ledger::CapacityLedger;
 pub use cluster::{
     CLUSTER_IDLE, CLUSTER_READY, CLUSTER_STANDBY, ClusterTaint, TaintEffect, WorkloadCluster, WorkloadClusterSpec,
     WorkloadClusterStatus,
@@ -42,21 +59,28 @@ pub use cluster_location::{ClusterLocation, is_label_value};
 pub use crds::{RefusedPolicy, crds, refused_policies};
 pub use decide::{DecisionRequest, FleetState, KeepReason, PlacementDecision, PlacementOutcome, decide};
 pub use divide::{DivisionPart, divide};
+pub use explain::{ClusterExplanation, PlacementExplanation};
 pub use field_path::{FieldPath, FieldPathError};
+pub use fit::RoomShortage;
 pub use keelway_pki::BootstrapToken;
 pub use manifest::{ApplyOrder, ManifestError, apply_order, manifest_for};
-pub use nodes::{NodeReport, ResourceQuantities, WorkloadTaint, total};
+pub use node_inventory::{InventoryNode, capacity_report};
+pub use nodes::{ResourceQuantities, WorkloadTaint, total};
 pub use object::{FleetObject, FleetObjectError, ObjectState};
 pub use placement::{
     PLACEMENT_APPLIED, PLACEMENT_SCHEDULED, PlacedCluster, PlacedClusterStatus, PlacementReason, PlacementSpec,
     PlacementStatus, WorkloadPlacement, WorkloadRef,
 };
+pub use pod_demand::{ObjectDemand, PodCount, PodDemand};
+pub use pod_kinds::{PodKindError, PodKinds, PodSource};
+pub use pod_requests::pod_requests;
 pub use policies::{PolicyError, PolicySet, UnknownPolicy};
 pub use policy::{
     ConflictResolution, DriftPolicy, FieldOverride, KindSelector, OverrideValue, PercentageShare, ResourceOverride,
     ResourceSelectors, SchedulePolicy, SchedulePolicySpec, SpreadConstraints, SpreadMode, TopologyOverrides,
 };
 pub use role::{FLEET_CONTROLLER_ROLE, fleet_controller_role};
+pub use room::ClusterRoom;
 pub use status::{ClusterReport, merged_status, object_status, placement_status};
 pub use token::{FleetToken, FleetTokenError};
 pub use verdict::{PlacementVerdict, Rejection, RunReason};

@@ -65,6 +65,8 @@ const AGENT_USER: &str = "keelway:fleet-agent:";
 
 /// The namespace of the Placements of objects without a namespace, and of the agent in a workload cluster.
 pub const FLEET_NAMESPACE: &str = "keelway-fleet";
+/// The ConfigMap in `kube-system` of the fleet with the kinds whose pods are not where those of Kubernetes' own kinds are.
+pub const POD_KINDS: &str = "keelway-fleet-pod-kinds";
 /// The Lease in a cluster's namespace that its agent renews.
 pub const AGENT_LEASE: &str = "agent";
 /// The time in seconds after which a cluster whose agent renews nothing is no longer ready.

@@ -1,27 +1,17 @@
-//! What a workload cluster can run, as its agent reports it.
+//! Quantities and taints as agents report them.
 
 use alloc::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::quantity::{QuantityRounding, text, thousandths};
+
 /// Quantities of resources by name, such as `cpu: "4"`, `memory: 16Gi` or `nvidia.com/gpu: "1"`.
 pub type ResourceQuantities = BTreeMap<String, String>;
 
-/// What a node of a workload cluster can run.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct NodeReport {
-    /// The resources that pods can use on the node.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub allocatable: ResourceQuantities,
-    /// The taints of the node.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub taints: Vec<WorkloadTaint>,
-}
-
 /// A taint of a node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadTaint {
     /// The key of the taint.
@@ -38,48 +28,11 @@ pub struct WorkloadTaint {
 pub fn total<'a>(parts: impl IntoIterator<Item = &'a ResourceQuantities>) -> ResourceQuantities {
     let mut sums: BTreeMap<&str, i128> = BTreeMap::new();
     for (name, quantity) in parts.into_iter().flatten() {
-        if let Some(thousandths) = thousandths(quantity) {
+        if let Some(thousandths) = thousandths(quantity, QuantityRounding::Down) {
             *sums.entry(name).or_default() += thousandths;
         }
     }
     sums.into_iter().map(|(name, sum)| (name.to_owned(), text(sum))).collect()
-}
-
-fn text(thousandths: i128) -> String {
-    match thousandths % 1000 {
-        0 => (thousandths / 1000).to_string(),
-        _ => format!("{thousandths}m"),
-    }
-}
-
-/// Reads a quantity of Kubernetes: `4`, `500m`, `16Gi`, `1.5`, `1e3`. Fractions of a thousandth are rounded up.
-fn thousandths(quantity: &str) -> Option<i128> {
-    let (number, factor) = split(quantity)?;
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
-    let scale = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-    let product = digits.checked_mul(factor)?;
-    Some(product.div_euclid(scale) + i128::from(product.rem_euclid(scale) != 0))
-}
-
-/// Returns the number of a quantity, and the factor of its suffix in thousandths.
-fn split(quantity: &str) -> Option<(&str, i128)> {
-    const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    const DECIMAL: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
-    let end = quantity.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '-' | '+')));
-    let (number, suffix) = quantity.split_at(end.unwrap_or(quantity.len()));
-    let power = |base: i128, exponent: usize| base.checked_pow(u32::try_from(exponent).ok()?)?.checked_mul(1000);
-    if suffix == "m" {
-        return Some((number, 1));
-    }
-    if let Some(index) = BINARY.iter().position(|known| *known == suffix) {
-        return Some((number, power(1024, index + 1)?));
-    }
-    if let Some(index) = DECIMAL.iter().position(|known| *known == suffix) {
-        return Some((number, power(1000, index)?));
-    }
-    let exponent: usize = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-    Some((number, power(10, exponent)?))
 }
 
 #[cfg(test)]

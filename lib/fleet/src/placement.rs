@@ -45,6 +45,9 @@ pub struct PlacementSpec {
     /// The clusters that run the object.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<PlacedCluster>,
+    /// The pods that the object asks for, while no cluster has room for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needs: Option<String>,
     /// Why each cluster runs the object or does not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<PlacementReason>,

@@ -99,6 +99,13 @@ impl PolicySet {
         &self.unreadable
     }
 
+    /// Whether a policy lets one cluster be chosen for each object.
+    pub(crate) fn is_choosing(&self, name: Option<&str>) -> bool {
+        self.readable
+            .iter()
+            .any(|policy| Some(policy.name.as_str()) == name && policy.spec.spread_constraints.is_none())
+    }
+
     /// Returns the policies that select an object, given the labels of its namespace.
     pub(crate) fn selecting(
         &self,

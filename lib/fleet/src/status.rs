@@ -199,6 +199,10 @@ fn scheduled(placement: &PlacementSpec) -> ConditionValue {
         (false, 0) => reasons.join("; "),
         (false, more) => format!("{}; and {more} more clusters", reasons.join("; ")),
     };
+    if let Some(needs) = &placement.needs {
+        let message = format!("the object asks for {needs}, and no cluster that may run it has room: {message}");
+        return value(ConditionStatus::False, "NoRoom", message);
+    }
     value(ConditionStatus::False, "NoCluster", message)
 }
 

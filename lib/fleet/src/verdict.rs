@@ -3,7 +3,10 @@
 use alloc::collections::BTreeMap;
 use core::fmt;
 
-use crate::{ClusterTaint, PlacementReason, ScoreStep};
+use crate::{ClusterTaint, PlacementReason, RoomShortage, ScoreStep};
+
+/// The reason whose message contains what is free, which changes all the time.
+const NO_ROOM: &str = "NoRoom";
 
 /// What was decided on one cluster for one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +83,10 @@ pub enum Rejection {
         /// The message of the condition. It is empty if the agent has never reported.
         message: String,
     },
+    /// It is not known what the cluster has room for.
+    UnknownRoom,
+    /// The cluster has no room for the object.
+    NoRoom(RoomShortage),
 }
 
 impl PlacementVerdict {
@@ -116,6 +123,8 @@ impl Rejection {
             Self::Cordoned => "Cordoned",
             Self::Tainted { .. } => "Tainted",
             Self::NotReady { .. } => "NotReady",
+            Self::UnknownRoom => "UnknownRoom",
+            Self::NoRoom(_) => NO_ROOM,
         }
     }
 }
@@ -173,8 +182,42 @@ impl fmt::Display for Rejection {
                 f.write_str("the cluster is not ready: its agent has not reported yet")
             }
             Self::NotReady { message } => write!(f, "the cluster is not ready: {message}"),
+            Self::UnknownRoom => f.write_str("its agent has not reported what is free in the cluster"),
+            Self::NoRoom(shortage) => shortage.fmt(f),
         }
     }
+}
+
+impl fmt::Display for RoomShortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pods, fit, nodes, tainted, unlabelled, best, on_their_way } = self;
+        let (pods_word, nodes_word) =
+            (if *pods == 1 { "pod" } else { "pods" }, if *nodes == 1 { "node" } else { "nodes" });
+        write!(f, "{fit} of {pods} {pods_word} fit for certain on {nodes} {nodes_word}")?;
+        if *tainted > 0 {
+            write!(f, ", {tainted} of which have taints that the pods do not tolerate")?;
+        }
+        if *unlabelled > 0 {
+            write!(f, ", {unlabelled} of which have other labels than the pods require")?;
+        }
+        if !best.is_empty() {
+            write!(f, "; the node with the most room has {best}")?;
+        }
+        match on_their_way {
+            0 => Ok(()),
+            1 => f.write_str("; another pod is on its way there"),
+            more => write!(f, "; {more} other pods are on their way there"),
+        }
+    }
+}
+
+/// Whether reasons state the same about the same clusters, except for what is free.
+pub(crate) fn are_same(a: &[PlacementReason], b: &[PlacementReason]) -> bool {
+    let is_same = |(a, b): (&PlacementReason, &PlacementReason)| {
+        let is_message = a.message == b.message || a.reason == NO_ROOM;
+        a.cluster == b.cluster && a.reason == b.reason && is_message
+    };
+    a.len() == b.len() && a.iter().zip(b).all(is_same)
 }
 
 /// Returns verdicts as a Placement stores them, by cluster.

@@ -1,13 +1,13 @@
 //! `Work`: one object for one cluster.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime};
 use keelway_api::condition;
 use kube_derive::CustomResource;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use crate::{ConflictResolution, DriftPolicy};
+use crate::{ConflictResolution, DriftPolicy, capacity::date_time};
 
 /// The condition of a Work whose object the agent has applied.
 pub const WORK_APPLIED: &str = "Applied";
@@ -83,6 +83,11 @@ pub struct WorkStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "preserved_object")]
     pub object_status: Option<Json>,
+    /// When the agent observed the status of the object, on its own clock. The agent's report of capacity counts the pods that the object had then, if
+    /// it is not older.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "date_time")]
+    pub observed_time: Option<MicroTime>,
     /// The paths of fields that were changed in the cluster, if the policy says `drift: Report`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drift: Vec<String>,

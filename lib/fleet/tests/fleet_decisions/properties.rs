@@ -11,7 +11,7 @@ use keelway_fleet::{
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
-use crate::world::{deployment, labelled, object, parsed, policy};
+use crate::world::{ample, deployment, labelled, object, parsed, policy};
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
@@ -88,7 +88,8 @@ fn a_fleet() -> impl Strategy<Value = FleetState> {
     (clusters(), policies(), proptest::sample::subsequence(NAMES.to_vec(), 0..2)).prop_map(
         |(clusters, policies, removed)| {
             let removed = removed.into_iter().filter(|name| !clusters.contains_key(*name)).map(str::to_owned).collect();
-            FleetState { clusters, removed, policies, namespaces: BTreeMap::new() }
+            let capacity = ample(clusters.keys().map(String::as_str));
+            FleetState { clusters, removed, policies, capacity, ..FleetState::default() }
         },
     )
 }

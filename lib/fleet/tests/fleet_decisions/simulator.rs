@@ -13,7 +13,7 @@ use keelway_fleet::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::world::{cluster, deployment, labelled, parsed, policy};
+use crate::world::{ample, cluster, deployment, labelled, parsed, policy};
 
 const OBJECTS: [&str; 3] = ["web", "api", "db"];
 const CLUSTERS: [&str; 4] = ["a", "b", "c", "d"];
@@ -367,6 +367,7 @@ impl FleetSimulation {
             clusters: self.clusters.clone(),
             policies: PolicySet::read(self.policies.clone()),
             removed: self.removed.clone(),
+            capacity: ample(CLUSTERS),
             ..FleetState::default()
         };
         let mut seen = fleet.clone();

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use keelway_fleet::{
-    CandidateCluster, DecisionRequest, FleetObject, FleetState, PlacementDecision, PlacementOutcome, PlacementSpec,
-    PolicySet, SchedulePolicy, WorkloadCluster, decide, desired_works, invariants::check_decision,
+    CandidateCluster, CapacityLedger, DecisionRequest, FleetObject, FleetState, PlacementDecision, PlacementOutcome,
+    PlacementSpec, PolicySet, SchedulePolicy, WorkloadCluster, decide, desired_works, invariants::check_decision,
 };
 use serde_json::{Value as Json, json};
 
@@ -20,7 +20,8 @@ impl World {
         let namespaces = ["default", "shop"].map(|name| {
             (name.to_owned(), BTreeMap::from([("kubernetes.io/metadata.name".to_owned(), name.to_owned())]))
         });
-        let fleet = FleetState { clusters, namespaces: namespaces.into(), ..FleetState::default() };
+        let mut fleet = FleetState { clusters, namespaces: namespaces.into(), ..FleetState::default() };
+        fleet.capacity = ample(fleet.clusters.keys().map(String::as_str));
         Self { fleet, current: None }
     }
 
@@ -69,6 +70,16 @@ impl World {
         let works = desired_works(&parsed(object), &placement, false);
         works.into_iter().map(Result::unwrap).map(|work| (work.cluster, work.spec.manifest)).collect()
     }
+}
+
+/// Returns a ledger in which each cluster has more room than any test needs.
+pub(crate) fn ample<'a>(clusters: impl IntoIterator<Item = &'a str>) -> CapacityLedger {
+    let mut ledger = CapacityLedger::default();
+    for cluster in clusters {
+        let report = json!({ "nodeGroups": [{ "rooms": [{ "nodes": 100, "free": { "cpu": "64", "memory": "256Gi", "pods": "110" } }] }] });
+        ledger.report(cluster, Some(&serde_json::from_value(report).unwrap()));
+    }
+    ledger
 }
 
 pub(crate) fn parsed(object: &Json) -> FleetObject {

@@ -1,0 +1,64 @@
+//! Which pods of a Work the reports of its cluster do not count yet.
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::MicroTime, jiff::Timestamp};
+use keelway_api::condition::is_true;
+use serde_json::Value as Json;
+
+use crate::{ObjectDemand, PodKinds, WORK_APPLIED, Work, WorkStatus};
+
+/// Returns the pods that an agent applied or will apply, and that its last report of capacity does not count. `reported` is the time of that report.
+///
+/// A report counts all pods that existed at its time. So it counts those that the status of the object shows, if the agent has observed that status
+/// before. Otherwise all pods are regarded as not counted, and some may be counted twice until the next report.
+#[must_use]
+pub fn uncounted_pods(work: &Work, kinds: &PodKinds, reported: Option<Timestamp>) -> ObjectDemand {
+    let demand = kinds.demand(&work.spec.manifest);
+    let Some(status) = work.status.as_ref().filter(|status| is_observed(work, status)) else { return demand };
+    let observed = status.observed_time.as_ref().map(|MicroTime(time)| *time);
+    if observed.is_none() || observed > reported {
+        return demand;
+    }
+    let object = status.object_status.as_ref().unwrap_or(&Json::Null);
+    match existing_pods(&work.spec.manifest, object) {
+        Some(existing) => demand.without(existing),
+        None => ObjectDemand::default(),
+    }
+}
+
+/// Whether the status describes the Work as it is, and its object as the agent applied it.
+fn is_observed(work: &Work, status: &WorkStatus) -> bool {
+    let object = status.object_status.as_ref();
+    let generation = object.and_then(|object| object["observedGeneration"].as_i64());
+    status.observed_generation == work.metadata.generation
+        && is_true(&status.conditions, WORK_APPLIED)
+        && object.and_then(Json::as_object).is_some_and(|fields| !fields.is_empty())
+        && (generation.is_none() || generation == status.object_generation)
+}
+
+/// Returns how many pods of an object exist by its status, or `None` if all of them do.
+fn existing_pods(manifest: &Json, status: &Json) -> Option<u64> {
+    let number = |field: &str| status[field].as_u64().unwrap_or(0);
+    match manifest["kind"].as_str().unwrap_or_default() {
+        "Deployment" | "ReplicaSet" | "StatefulSet" | "ReplicationController" => Some(number("replicas")),
+        "Job" if is_finished(status) => None,
+        "Job" => Some(number("active") + finished_places(&manifest["spec"], status)),
+        "CronJob" => Some(status["active"].as_array().map_or(0, Vec::len) as u64),
+        "DaemonSet" if number("currentNumberScheduled") >= number("desiredNumberScheduled") => None,
+        "DaemonSet" => Some(0),
+        // The operator of another kind creates the pods before it writes a status.
+        _ => None,
+    }
+}
+
+/// Returns how many of the pods that a Job runs at once are not needed any more, because only few completions are left.
+fn finished_places(spec: &Json, status: &Json) -> u64 {
+    let Some(completions) = spec["completions"].as_u64() else { return 0 };
+    let parallel = spec["parallelism"].as_u64().unwrap_or(1).min(completions);
+    let left = completions.saturating_sub(status["succeeded"].as_u64().unwrap_or(0));
+    parallel.saturating_sub(left)
+}
+
+fn is_finished(status: &Json) -> bool {
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    conditions.any(|one| ["Complete", "Failed"].iter().any(|kind| one["type"] == *kind) && one["status"] == "True")
+}
