@@ -80,6 +80,7 @@ const NEITHER: &[&[&str]] = &[
     &["fleet", "agent-manifests"],
     &["fleet", "cluster", "remove"],
     &["fleet", "status"],
+    &["fleet", "explain"],
     &["fleet", "manifests"],
     &["fleet", "kubeconfig"],
     &["node", "join"],

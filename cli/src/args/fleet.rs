@@ -5,6 +5,7 @@ use clap::Subcommand;
 use crate::commands::{
     fleet_agent_manifests::AgentManifestsArguments,
     fleet_cluster::FleetClusterCommand,
+    fleet_explain::FleetExplainArguments,
     fleet_inject::FleetInjectArguments,
     fleet_manifests::{FleetKubeconfigArguments, FleetManifestsArguments},
     fleet_status::FleetStatusArguments,
@@ -47,6 +48,11 @@ pub(crate) enum FleetCommand {
         after_help = "Example:\n  keelway fleet cluster remove west --workloads keep --kubeconfig f1.kubeconfig"
     )]
     Cluster(FleetClusterCommand),
+    /// Explain why an object of a fleet runs where it runs, or nowhere
+    #[command(
+        after_help = "Example:\n  keelway fleet explain deployment/web --namespace shop --kubeconfig f1.kubeconfig\n  keelway fleet explain deployment/web -o json --kubeconfig f1.kubeconfig"
+    )]
+    Explain(FleetExplainArguments),
     /// Check that a fleet works: its API, its controller, its kinds and its workload clusters
     #[command(
         after_help = "Example:\n  keelway fleet status --kubeconfig f1.kubeconfig\n  keelway fleet status -o json --kubeconfig f1.kubeconfig"

@@ -1,6 +1,8 @@
 //! `keelway fleet`.
 
-use super::{fleet_agent_manifests, fleet_cluster, fleet_inject, fleet_manifests, fleet_status, fleet_token};
+use super::{
+    fleet_agent_manifests, fleet_cluster, fleet_explain, fleet_inject, fleet_manifests, fleet_status, fleet_token,
+};
 use crate::{
     args::{FleetCommand, GlobalArguments},
     exit::{Code, CommandFailure},
@@ -14,6 +16,7 @@ pub(super) fn run(global: &GlobalArguments, command: FleetCommand) -> Result<Cod
         FleetCommand::Token(command) => fleet_token::run(&command),
         FleetCommand::AgentManifests(arguments) => fleet_agent_manifests::run(&arguments),
         FleetCommand::Cluster(command) => fleet_cluster::run(global, &command),
+        FleetCommand::Explain(arguments) => fleet_explain::run(&arguments),
         FleetCommand::Status(arguments) => fleet_status::run(&arguments),
     }
 }

@@ -1,9 +1,12 @@
 //! `keelway fleet status`.
 
 use clap::{Args, ValueEnum};
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ConfigMap};
 use keelway_api::{condition, jiff::Timestamp};
-use keelway_fleet::{CLUSTER_READY, SchedulePolicy, WorkloadCluster, names::CONTROLLER_FIELD_MANAGER};
+use keelway_fleet::{
+    CLUSTER_READY, PodKindError, PodKinds, SchedulePolicy, WorkloadCluster,
+    names::{CONTROLLER_FIELD_MANAGER, POD_KINDS},
+};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use serde::Serialize;
 
@@ -97,7 +100,25 @@ async fn check(client: &Client, server: &str, now: Timestamp) -> Vec<FleetCheck>
         Ok(list) => checks.push(policies(list.items.len())),
         Err(error) => checks.push(kind_failure("SchedulePolicy", &error)),
     }
+    checks.extend(pod_kinds(client).await);
     checks
+}
+
+/// Checks the table of kinds with pods, if there is one.
+async fn pod_kinds(client: &Client) -> Vec<FleetCheck> {
+    let table = match Api::<ConfigMap>::namespaced(client.clone(), "kube-system").get_opt(POD_KINDS).await {
+        Ok(table) => table.and_then(|table| table.data).unwrap_or_default(),
+        Err(error) => {
+            let message = format!("cannot read the ConfigMap kube-system/{POD_KINDS}: {error}");
+            return vec![FleetCheck::new(CheckOutcome::Warning, message, "")];
+        }
+    };
+    let (_, errors) = PodKinds::with_rows(&table);
+    let failed = |error: &PodKindError| {
+        let message = format!("a row of the ConfigMap kube-system/{POD_KINDS} cannot be used: {error}");
+        FleetCheck::new(CheckOutcome::Failed, message, "objects of that kind are placed as if they needed no room")
+    };
+    errors.iter().map(failed).collect()
 }
 
 async fn api_server(client: &Client, server: &str) -> FleetCheck {
