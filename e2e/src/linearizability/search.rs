@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use super::{Contradiction, EffectEvidence, HistoryError, ObjectAction, TimedAction};
 
 /// The most configurations that a search visits.
-const MOST_CONFIGURATIONS: usize = 200_000;
+const MOST_CONFIGURATIONS: usize = 100_000;
 
 /// The operations of a history.
 pub(super) struct Search<'a, A: ObjectAction> {

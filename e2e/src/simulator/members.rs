@@ -196,6 +196,7 @@ fn has_taken_effect(store: &StoreModel, order: &StoreOrder) -> bool {
         StoreOrder::MoveLeader { from, .. } => store.leader() != Some(*from),
         StoreOrder::Remove { id, .. } => !store.list().contains_key(id),
         StoreOrder::Disarm { id, alarm } => !store.alarms().any(|raised| raised == (*id, *alarm)),
-        StoreOrder::Compact { .. } | StoreOrder::Defragment { .. } => false,
+        StoreOrder::Compact { .. } => false,
+        StoreOrder::Defragment { id, size, .. } => store.database_size(*id) < *size,
     }
 }

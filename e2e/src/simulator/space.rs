@@ -80,16 +80,19 @@ impl SimulationState {
         let voters = store.list().iter().filter(|(_, listed)| !listed.is_learner).map(|(id, _)| *id);
         let voters: Vec<MemberId> = voters.collect();
         match (self.bug, order) {
-            (Some(Bug::DefragmentsTwo), StoreOrder::Defragment { component, id }) => {
+            (Some(Bug::DefragmentsTwo), StoreOrder::Defragment { component, id, size }) => {
                 if let Some(other) = voters.iter().find(|other| *other != id) {
-                    let other = StoreOrder::Defragment { component: component.clone(), id: *other };
+                    let other = StoreOrder::Defragment { component: component.clone(), id: *other, size: *size };
                     let _ = store.execute(&other, &voters.iter().copied().collect());
                 }
                 order.clone()
             }
-            (Some(Bug::DefragmentsTheLeader), StoreOrder::Defragment { component, .. }) => {
+            (Some(Bug::DefragmentsTheLeader), StoreOrder::Defragment { component, size, .. }) => {
                 let leader = store.leader();
-                leader.map_or_else(|| order.clone(), |id| StoreOrder::Defragment { component: component.clone(), id })
+                leader.map_or_else(
+                    || order.clone(),
+                    |id| StoreOrder::Defragment { component: component.clone(), id, size: *size },
+                )
             }
             (Some(Bug::DisarmsWithoutSpace), StoreOrder::Compact { .. } | StoreOrder::Defragment { .. }) => {
                 let raised = store.alarms().find(|(id, alarm)| *alarm == MemberAlarm::NoSpace && store.is_full(*id));

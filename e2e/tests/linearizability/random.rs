@@ -9,8 +9,8 @@ use crate::all_orders;
 
 /// The number of short histories of each object.
 const SHORT: u64 = 3_000;
-/// The number of operations in a long history, more than a case of the live test has.
-const LONG: usize = 4_000;
+/// The number of operations in a long history, as of the longest case of the live test.
+const LONG: usize = 2_000;
 const CLIENTS: usize = 10;
 
 #[test]

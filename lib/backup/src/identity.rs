@@ -7,7 +7,7 @@ pub struct BackupIdentities(pub(crate) Vec<Identity>);
 
 /// A file has no usable secret keys. Its lines are never quoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum IdentityError {
+pub enum BackupIdentityError {
     /// A line is not a secret key.
     #[error("line {0} is not a secret key of age (AGE-SECRET-KEY-1..)")]
     Line(usize),
@@ -21,14 +21,14 @@ pub enum IdentityError {
 
 impl BackupIdentities {
     /// Reads a file as `age-keygen` writes it. Empty lines and lines that start with `#` are ignored.
-    pub fn parse(text: &str) -> Result<Self, IdentityError> {
+    pub fn parse(text: &str) -> Result<Self, BackupIdentityError> {
         if text.starts_with("age-encryption.org/") || text.starts_with("-----BEGIN AGE ENCRYPTED FILE-----") {
-            return Err(IdentityError::Sealed);
+            return Err(BackupIdentityError::Sealed);
         }
         let lines = text.lines().map(str::trim).zip(1..).filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
         let keys: Vec<Identity> = lines
-            .map(|(line, number)| line.parse().map_err(|_| IdentityError::Line(number)))
+            .map(|(line, number)| line.parse().map_err(|_| BackupIdentityError::Line(number)))
             .collect::<Result<_, _>>()?;
-        if keys.is_empty() { Err(IdentityError::None) } else { Ok(Self(keys)) }
+        if keys.is_empty() { Err(BackupIdentityError::None) } else { Ok(Self(keys)) }
     }
 }

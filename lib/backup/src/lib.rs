@@ -7,6 +7,6 @@ mod recipient;
 mod seal;
 
 pub use contents::{BackupContents, BackupFormatError, BackupHeader, ClusterSnapshots, FORMAT, ListedSnapshot};
-pub use identity::{BackupIdentities, IdentityError};
+pub use identity::{BackupIdentities, BackupIdentityError};
 pub use recipient::{BackupRecipient, RecipientError, recipients_of_file};
 pub use seal::{BackupOpenError, BackupSealError, open, seal};

@@ -5,8 +5,8 @@
 use age::{secrecy::ExposeSecret, x25519::Identity};
 use keelway_api::Time;
 use keelway_backup::{
-    BackupContents, BackupFormatError, BackupHeader, BackupIdentities, BackupOpenError, BackupRecipient, IdentityError,
-    RecipientError, open, recipients_of_file, seal,
+    BackupContents, BackupFormatError, BackupHeader, BackupIdentities, BackupIdentityError, BackupOpenError,
+    BackupRecipient, RecipientError, open, recipients_of_file, seal,
 };
 
 const DOCUMENTS: &str = "apiVersion: v1\nkind: Secret\n";
@@ -82,7 +82,7 @@ fn key_files_are_read_and_never_quoted() {
     assert_eq!(recipients_of_file(&key.file).err(), Some((3, RecipientError::SecretKey)));
     assert_eq!(recipients_of_file("# none\n").err(), Some((1, RecipientError::None)));
     assert_eq!("ssh-ed25519 AAAA".parse::<BackupRecipient>().err(), Some(RecipientError::Other));
-    assert_eq!(BackupIdentities::parse("# none\n").err(), Some(IdentityError::None));
-    assert_eq!(BackupIdentities::parse(&format!("{}nonsense\n", key.file)).err(), Some(IdentityError::Line(4)));
-    assert_eq!(BackupIdentities::parse("age-encryption.org/v1\n-> scrypt").err(), Some(IdentityError::Sealed));
+    assert_eq!(BackupIdentities::parse("# none\n").err(), Some(BackupIdentityError::None));
+    assert_eq!(BackupIdentities::parse(&format!("{}nonsense\n", key.file)).err(), Some(BackupIdentityError::Line(4)));
+    assert_eq!(BackupIdentities::parse("age-encryption.org/v1\n-> scrypt").err(), Some(BackupIdentityError::Sealed));
 }

@@ -58,12 +58,14 @@ pub enum StoreOrder {
         /// The revision.
         revision: u64,
     },
-    /// Defragment the database of a member, which serves nothing meanwhile.
+    /// Defragment the database of a member, which serves nothing meanwhile. It has taken effect if the file is smaller than `size`.
     Defragment {
         /// The component that runs the member.
         component: ComponentName,
         /// The member.
         id: MemberId,
+        /// The size of its database file.
+        size: u64,
     },
 }
 
@@ -80,7 +82,7 @@ impl fmt::Display for StoreOrder {
             }
             Self::Disarm { id, alarm } => write!(f, "disarm the alarm {alarm} of {id}"),
             Self::Compact { revision } => write!(f, "compact the store up to the revision {revision}"),
-            Self::Defragment { component, id } => write!(f, "defragment {component} ({id})"),
+            Self::Defragment { component, id, .. } => write!(f, "defragment {component} ({id})"),
         }
     }
 }

@@ -217,9 +217,9 @@ impl<'a> SpaceView<'a> {
             return SpaceStep::Wait(WaitKind::InProgress, WaitBlocker::StoreLeader);
         };
         let last = self.recorded.last_defragmentation.as_ref().map(|last| &last.component);
-        let named = candidates.iter().filter_map(|name| Some((self.id(name)?, *name)));
-        let next = named.min_by_key(|(id, name)| (*id == leader, Some(*name) != last, (*name).clone()));
-        let Some((id, component)) = next.map(|(id, name)| (id, name.clone())) else {
+        let named = candidates.iter().filter_map(|name| Some((self.databases.get(*name)?, *name)));
+        let next = named.min_by_key(|((id, _), name)| (*id == leader, Some(*name) != last, (*name).clone()));
+        let Some((id, size, component)) = next.map(|((id, fill), name)| (*id, fill.size, name.clone())) else {
             return SpaceStep::Wait(WaitKind::InProgress, WaitBlocker::MemberList);
         };
         let (healthy, voters) = (self.view.count_healthy_besides(&component), self.view.count_voters());
@@ -230,7 +230,7 @@ impl<'a> SpaceView<'a> {
         let to = self.view.next_leader(&component).filter(|_| id == leader && voters > 1);
         let order = match to {
             Some(to) => StoreOrder::MoveLeader { from: id, to },
-            None => StoreOrder::Defragment { component: component.clone(), id },
+            None => StoreOrder::Defragment { component: component.clone(), id, size },
         };
         SpaceStep::Order(Some(component), order)
     }
@@ -241,10 +241,6 @@ impl<'a> SpaceView<'a> {
 
     fn fill(&self, name: &ComponentName) -> Option<Fill> {
         self.databases.get(name).map(|(_, fill)| *fill)
-    }
-
-    fn id(&self, name: &ComponentName) -> Option<MemberId> {
-        self.databases.get(name).map(|(id, _)| *id)
     }
 }
 

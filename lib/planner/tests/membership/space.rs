@@ -168,7 +168,7 @@ fn wrong_orders_about_space_are_found() {
     let leader = world.store.as_ref().unwrap().leader().unwrap();
     let component = world.leader().0;
     let alarm = keelway_api::store_observation::MemberAlarm::NoSpace;
-    assert!(finds(StoreOrder::Defragment { component: component.clone(), id: leader }), "the leader");
+    assert!(finds(StoreOrder::Defragment { component: component.clone(), id: leader, size: 1 }), "the leader");
     assert!(finds(StoreOrder::Disarm { id: leader, alarm }), "it has no room");
     assert!(finds(StoreOrder::Compact { revision: 7 }), "it is not recorded");
     assert!(finds(StoreOrder::Remove { component, id: leader, reason: MembershipReason::DataCorrupt }));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use keelway_api::name::ComponentName;
+use keelway_api::{machine::ObservedValue, name::ComponentName};
 use keelway_etcd_client::{EtcdAlarm, EtcdClient, EtcdError};
 use keelway_planner::{MemberAlarm, MemberId, MemberList, StoreObservation, StoreOrder};
 
@@ -46,8 +46,12 @@ fn has_taken_effect(order: &StoreOrder, store: &StoreObservation, list: &MemberL
         StoreOrder::MoveLeader { from, .. } => store.leader().is_some_and(|leader| leader != *from),
         StoreOrder::Remove { id, .. } => !list.contains_key(id),
         StoreOrder::Disarm { id, alarm } => !store.alarms().contains(&(*id, *alarm)),
-        // etcd responds whether it was compacted, and rewrites the database of a member once more at most.
-        StoreOrder::Compact { .. } | StoreOrder::Defragment { .. } => false,
+        // etcd responds whether it was compacted.
+        StoreOrder::Compact { .. } => false,
+        StoreOrder::Defragment { id, size, .. } => {
+            let mut reports = store.members.values().filter_map(ObservedValue::known);
+            reports.any(|report| report.id == *id && report.database.size < *size)
+        }
     })
 }
 

@@ -31,7 +31,7 @@ async fn history_is_compacted_and_freed(processes: &StoreProcesses, driver: &mut
     let defragmented: Vec<_> = orders
         .iter()
         .filter_map(|order| match order {
-            StoreOrder::Defragment { component, id } => Some((component, *id)),
+            StoreOrder::Defragment { component, id, .. } => Some((component, *id)),
             _ => None,
         })
         .collect();

@@ -1,4 +1,3 @@
-use keelway_api::machine::ObservedValue;
 use keelway_planner::{DatabaseSize, ListedMember, MemberReport};
 
 use super::*;
@@ -63,8 +62,8 @@ fn disarm(id: u64, alarm: MemberAlarm) -> StoreOrder {
     StoreOrder::Disarm { id: MemberId(id), alarm }
 }
 
-fn defragment(id: u64) -> StoreOrder {
-    StoreOrder::Defragment { component: name("etcd-0"), id: MemberId(id) }
+fn defragment(id: u64, size: u64) -> StoreOrder {
+    StoreOrder::Defragment { component: name("etcd-0"), id: MemberId(id), size }
 }
 
 #[test]
@@ -78,7 +77,8 @@ fn an_order_that_has_taken_effect_is_not_sent_again() {
     assert!(done(disarm(1, MemberAlarm::NoSpace)) && !done(disarm(2, MemberAlarm::NoSpace)));
     assert!(done(disarm(2, MemberAlarm::Corrupt)));
     assert!(!done(disarm(8, MemberAlarm::Corrupt)), "the alarm of a removed member is raised");
-    assert!(!done(StoreOrder::Compact { revision: 50 }) && !done(defragment(1)));
+    assert!(!done(StoreOrder::Compact { revision: 50 }) && !done(defragment(1, 0)));
+    assert!(done(defragment(1, 1)), "the file is smaller than it was");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn no_member_removes_itself_and_only_the_leader_hands_over() {
     assert_eq!(through(add(&[]), &store).as_deref(), Some("etcd-0"), "the leader");
     assert_eq!(through(remove(1), &store).as_deref(), Some("etcd-1"));
     assert_eq!(through(move_leader(1, 2), &store).as_deref(), Some("etcd-0"));
-    assert_eq!(through(defragment(2), &store).as_deref(), Some("etcd-1"), "each member rewrites its own database");
+    assert_eq!(through(defragment(2, 0), &store).as_deref(), Some("etcd-1"), "each member rewrites its own database");
     assert_eq!(through(StoreOrder::Compact { revision: 50 }, &store).as_deref(), Some("etcd-0"));
     store.members.insert(name("etcd-0"), ObservedValue::unreachable("it is off"));
     assert_eq!(through(promote(3), &store).as_deref(), Some("etcd-1"), "the learner executes nothing");
