@@ -18,8 +18,8 @@ use kube::{
     Api, Error, ResourceExt,
     api::{DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams, Preconditions},
     runtime::{
-        WatchStreamExt, metadata_watcher,
-        watcher::{self, Event, watch_object},
+        WatchStreamExt,
+        watcher::{self, Event, watch_object, watcher},
     },
 };
 use serde_json::json;
@@ -132,7 +132,7 @@ async fn remove(
 /// A workload cluster in its fleet.
 struct FleetMembership<'a> {
     clusters: Api<WorkloadCluster>,
-    works: Api<Work>,
+    works: Api<PartialObjectMeta<Work>>,
     name: &'a str,
 }
 
@@ -178,7 +178,7 @@ impl FleetMembership<'_> {
 
     /// The number of objects that the fleet placed in the cluster.
     async fn left(&self) -> Result<usize, CommandFailure> {
-        let works = self.works.list_metadata(&ListParams::default()).await.map_err(CommandFailure::other)?;
+        let works = self.works.list(&ListParams::default()).await.map_err(CommandFailure::other)?;
         Ok(works.items.len())
     }
 
@@ -187,7 +187,7 @@ impl FleetMembership<'_> {
         let is_gone = |seen: &Option<WorkloadCluster>| seen.as_ref().is_none_or(|seen| seen.uid() != cluster.uid());
         let changes = watch_object(self.clusters.clone(), self.name).default_backoff();
         let mut gone = pin!(changes.filter_map(|seen| ready(seen.ok().filter(is_gone))));
-        let mut left = pin!(left(metadata_watcher(self.works.clone(), watcher::Config::default())));
+        let mut left = pin!(left(watcher(self.works.clone(), watcher::Config::default())));
         loop {
             select! {
                 Some(_) = gone.next() => return,

@@ -130,9 +130,10 @@ impl FleetHosting<'_> {
             let label = format!("app.kubernetes.io/name={name}");
             let pod = self.in_namespace(&["get", "pods", "-l", &label, "-o", first]).succeeded().text().to_owned();
             let _ = self.in_namespace(&["delete", "pod", &pod, "--wait=false", "--grace-period=1"]).succeeded();
-            let stored = format!("stored-without-{pod}");
-            deadline::until(&stored, deadline::KUBERNETES, || {
-                self.within(|| fleet.run(&["create", "configmap", &stored]).code() == 0)
+            // A request without a reply may have had an effect, so it can be sent again.
+            let label = format!("stored-without={name}");
+            deadline::until(&label, deadline::KUBERNETES, || {
+                self.within(|| fleet.run(&["label", "deployment", "stored", "--overwrite", &label]).code() == 0)
             });
         }
         self.all_replicas_run(&["statefulset/etcd", "deployment/kube-apiserver"]);

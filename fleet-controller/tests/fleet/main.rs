@@ -62,6 +62,7 @@ async fn serve() {
     placed::an_annotation_spreads(&admin, &west, &east).await;
     placed::a_policy_divides(&admin, &west, &east).await;
     capacity::room_is_reserved(&admin, &west, &east).await;
+    placed::a_burst_writes_each_document_once(&admin, &west, &first).await;
 
     // The next replica takes over at once.
     let second = FleetController::start(&plane, "second");

@@ -1,6 +1,10 @@
 //! Policies and annotations become Works, and what agents report becomes the status of objects. Conformance cases 1, 2, 10 and 13.
 
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Event};
+use futures::future::join_all;
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Event},
+};
 use keelway_fleet::{SchedulePolicy, Work, WorkloadPlacement, names::works_namespace};
 use kube::{
     Api, Client, ResourceExt,
@@ -8,7 +12,10 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{agents::TestAgent, wait};
+use crate::{agents::TestAgent, controller::FleetController, wait};
+
+/// How many objects are created at once.
+const BURST: u64 = 40;
 
 fn deployment(name: &str, replicas: u32, metadata: &Value) -> Deployment {
     let mut body = json!({
@@ -156,6 +163,41 @@ pub(crate) async fn a_policy_divides(admin: &Client, west: &TestAgent, east: &Te
     let works = Api::<Work>::namespaced(admin.clone(), "fleet-east").list(&ListParams::default()).await.unwrap();
     let names: Vec<String> = works.iter().map(ResourceExt::name_any).collect();
     assert_eq!(names, ["deployment.apps.default.web"], "a policy for everything places nothing of the fleet itself");
+}
+
+/// Of each object of a burst, each document is written once: the Placement, its Work, and the status of the Placement, which no agent reports about.
+pub(crate) async fn a_burst_writes_each_document_once(admin: &Client, west: &TestAgent, controller: &FleetController) {
+    let writes = async || {
+        let metrics = controller.metrics().await.unwrap();
+        let mut lines = metrics.lines();
+        let value = lines.find_map(|line| line.strip_prefix("keelway_fleet_controller_writes_total "));
+        value.and_then(|value| value.parse::<u64>().ok()).unwrap()
+    };
+    west.beat().await.unwrap();
+    let objects = Api::<ConfigMap>::namespaced(admin.clone(), "default");
+    let create = async |name: String| {
+        let annotated = json!({ "annotations": { "fleet.keelway.dev/cluster": "west" }, "name": name });
+        let object: ConfigMap = serde_json::from_value(json!({ "metadata": annotated })).unwrap();
+        objects.create(&PostParams::default(), &object).await.unwrap();
+    };
+    let placements = Api::<WorkloadPlacement>::namespaced(admin.clone(), "default");
+    let reported = async |prefix: &str| {
+        // The cluster stays ready.
+        west.beat().await.unwrap();
+        let found = placements.list(&ListParams::default()).await.unwrap();
+        let found = found.iter().filter(|found| found.name_any().starts_with(prefix) && found.status.is_some());
+        found.count() as u64
+    };
+    // What earlier cases left to be written is written before this one.
+    create("calm".to_owned()).await;
+    wait::until("an object is placed", async || reported("configmap.core.calm").await == 1).await;
+    let before = writes().await;
+    join_all((0..BURST).map(|number| create(format!("burst-{number}")))).await;
+    wait::until("the burst is placed", async || reported("configmap.core.burst-").await == BURST).await;
+    // What would be written again is written before this one.
+    create("after".to_owned()).await;
+    wait::until("the next object is placed", async || reported("configmap.core.after").await == 1).await;
+    assert_eq!(writes().await - before, (BURST + 1) * 3);
 }
 
 /// Returns the versions of the documents of the Deployment `web`.
