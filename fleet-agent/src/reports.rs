@@ -52,12 +52,32 @@ pub(crate) struct ObjectReport {
 }
 
 impl ObjectReport {
-    /// Returns what identifies the report, so that the status itself need not be kept.
+    /// Returns what identifies the report, so that the status itself need not be kept. The API of the fleet may return fields in another order.
     pub(crate) fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.generation.hash(&mut hasher);
-        self.status.as_ref().map(Value::to_string).hash(&mut hasher);
+        if let Some(status) = &self.status {
+            hash(status, &mut hasher);
+        }
         hasher.finish()
+    }
+}
+
+fn hash(value: &Value, hasher: &mut DefaultHasher) {
+    match value {
+        Value::Object(fields) => {
+            let sorted: BTreeMap<&String, &Value> = fields.iter().collect();
+            sorted.len().hash(hasher);
+            for (name, value) in sorted {
+                name.hash(hasher);
+                hash(value, hasher);
+            }
+        }
+        Value::Array(items) => {
+            items.len().hash(hasher);
+            items.iter().for_each(|item| hash(item, hasher));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string().hash(hasher),
     }
 }
 
@@ -230,4 +250,18 @@ async fn release(api: &Api<Work>, work: &str, uid: &str) -> Result<(), Error> {
     let parameters = PatchParams { field_manager: Some(AGENT_FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     api.patch(work, &parameters, &Patch::Merge(&change)).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_of_fields_does_not_matter() {
+        let digest = |status: Value| ObjectReport { generation: Some(1), status: Some(status) }.digest();
+        let one = digest(json!({ "replicas": 1, "list": [{ "a": 1, "b": 2 }] }));
+        assert_eq!(one, digest(json!({ "list": [{ "b": 2, "a": 1 }], "replicas": 1 })));
+        assert_ne!(one, digest(json!({ "list": [{ "b": 2, "a": 2 }], "replicas": 1 })));
+        assert_ne!(digest(json!({ "a": "1" })), digest(json!({ "a": 1 })));
+    }
 }

@@ -133,7 +133,8 @@ async fn workload_client(options: &AgentOptions, settings: &ProxySettings) -> Re
     config.client().map_err(|error| AgentRunError::Client(Box::new(error)))
 }
 
-/// Serves health and metrics. The agent is ready once its own API server has listed its nodes, because it also works while the fleet is unreachable.
+/// Serves health and metrics. The agent is ready once its own API server has listed its nodes and pods, because it also works while the fleet is
+/// unreachable.
 async fn serve(
     addresses: &HealthAddresses,
     mut inventory: watch::Receiver<Option<inventory::ClusterInventory>>,

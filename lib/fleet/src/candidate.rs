@@ -69,9 +69,10 @@ struct CandidateFilter {
 }
 
 /// The filters, in order. The first that rejects a cluster is its reason.
-const FILTERS: [CandidateFilter; 8] = [
+const FILTERS: [CandidateFilter; 9] = [
     CandidateFilter { spares_current: false, check: named },
     CandidateFilter { spares_current: false, check: selected },
+    CandidateFilter { spares_current: false, check: ordered },
     CandidateFilter { spares_current: false, check: topology },
     CandidateFilter { spares_current: false, check: share },
     CandidateFilter { spares_current: false, check: leaving },
@@ -94,6 +95,11 @@ fn named(ask: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> 
 fn selected(ask: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
     let policy = ask.policy?;
     (!policy.selects_cluster(&cluster.labels)).then(|| Rejection::NotSelected { policy: policy.name.clone() })
+}
+
+fn ordered(ask: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
+    let policy = ask.policy?;
+    policy.place_of(&cluster.labels).is_none().then(|| Rejection::NotOrdered { policy: policy.name.clone() })
 }
 
 fn topology(ask: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
@@ -132,28 +138,36 @@ fn ready(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
 pub enum ScoreStep {
     /// The object runs there already.
     Current,
+    /// The policy names the cluster earlier.
+    Order,
     /// The cluster has no taint with the effect `PreferNoSchedule`.
     Untainted,
     /// The name of the cluster comes first.
     Name,
 }
 
-/// Whether a cluster is better in a step, given whether it runs the object.
-type ClusterScore = fn(&CandidateCluster, bool) -> bool;
+/// Returns how good a cluster is in a step: less is better. Clusters are equal by name until the last step.
+type ClusterScore = fn(&ClusterAsk<'_>, &CandidateCluster, bool) -> usize;
 
 /// The scores, in order.
-const SCORES: [(ScoreStep, ClusterScore); 2] = [
-    (ScoreStep::Current, |_, is_current| is_current),
-    (ScoreStep::Untainted, |cluster, _| cluster.taint(TaintEffect::PreferNoSchedule).is_none()),
+const SCORES: [(ScoreStep, ClusterScore); 3] = [
+    (ScoreStep::Current, |_, _, is_current| usize::from(!is_current)),
+    (ScoreStep::Order, |ask, cluster, _| {
+        ask.policy.and_then(|policy| policy.place_of(&cluster.labels)).unwrap_or(usize::MAX)
+    }),
+    (ScoreStep::Untainted, |_, cluster, _| usize::from(cluster.taint(TaintEffect::PreferNoSchedule).is_some())),
 ];
 
-/// Returns the scores of a cluster: a list that is greater if the cluster is better.
-pub(crate) fn scores(cluster: &CandidateCluster, is_current: bool) -> [bool; SCORES.len()] {
-    SCORES.map(|(_, score)| score(cluster, is_current))
+/// The scores of a cluster: a list that is less if the cluster is better.
+pub(crate) type ClusterScores = [usize; SCORES.len()];
+
+/// Returns the scores of a cluster, given whether it runs the object.
+pub(crate) fn scores(ask: &ClusterAsk<'_>, cluster: &CandidateCluster, is_current: bool) -> ClusterScores {
+    SCORES.map(|(_, score)| score(ask, cluster, is_current))
 }
 
 /// Returns the step in which one cluster is better than another.
-pub(crate) fn deciding_step(better: [bool; SCORES.len()], worse: [bool; SCORES.len()]) -> ScoreStep {
+pub(crate) fn deciding_step(better: ClusterScores, worse: ClusterScores) -> ScoreStep {
     let differs = SCORES.iter().zip(better.iter().zip(worse)).find(|(_, (better, worse))| **better != *worse);
     differs.map_or(ScoreStep::Name, |((step, _), _)| *step)
 }

@@ -8,7 +8,6 @@
 //! 6. If no cluster is left, an object that runs somewhere stays there.
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use core::cmp::Reverse;
 
 use crate::{
     CandidateCluster, CapacityLedger, DivisionPart, FieldOverride, FleetObject, ObjectDemand, PercentageShare,
@@ -163,13 +162,14 @@ impl Choice<'_> {
     fn decide(&self, fleet: &FleetState, request: &DecisionRequest<'_>, ignored: Vec<String>) -> PlacementDecision {
         let divided = self.replicas_to_divide(request);
         let current = current_clusters(request.current);
-        let (mut candidates, mut verdicts) = self.filtered(fleet, &current, divided.is_some());
+        let ask = self.ask(divided.is_some());
+        let (mut candidates, mut verdicts) = self.filtered(fleet, &ask, &current);
         let demand = self.demand_to_fit(fleet, request, &candidates, &current);
         if let Some(demand) = &demand {
             candidates.retain(|cluster| has_room(fleet, cluster, demand, &mut verdicts));
         }
         let clusters = match self.spread {
-            None => choose(&candidates, &current, &mut verdicts),
+            None => choose(&ask, &candidates, &current, &mut verdicts),
             Some(spread) => spread.place(&candidates, request.object, &current, divided, &mut verdicts),
         };
         let policy = self.policy.map(|policy| policy.name.clone());
@@ -208,26 +208,29 @@ impl Choice<'_> {
         (!demand.is_empty()).then_some(demand)
     }
 
-    /// Returns the clusters that no filter rejects, and the verdicts on the others.
-    fn filtered<'f>(
-        &self,
-        fleet: &'f FleetState,
-        current: &CurrentClusters<'_>,
-        is_divided: bool,
-    ) -> (Vec<&'f CandidateCluster>, BTreeMap<String, PlacementVerdict>) {
-        let ask = ClusterAsk {
+    fn ask(&self, is_divided: bool) -> ClusterAsk<'_> {
+        ClusterAsk {
             named: self.named.clone(),
             policy: self.policy,
             topology: self.spread.map(|spread| spread.key),
             shares: self.spread.filter(|_| is_divided).map_or(&[], |spread| spread.shares),
-        };
+        }
+    }
+
+    /// Returns the clusters that no filter rejects, and the verdicts on the others.
+    fn filtered<'f>(
+        &self,
+        fleet: &'f FleetState,
+        ask: &ClusterAsk<'_>,
+        current: &CurrentClusters<'_>,
+    ) -> (Vec<&'f CandidateCluster>, BTreeMap<String, PlacementVerdict>) {
         let unknown = self.named.iter().flatten().filter(|name| !fleet.clusters.contains_key(**name));
         let unknown = unknown.map(|name| (*name, Rejection::NotRegistered));
         let mut verdicts: BTreeMap<String, PlacementVerdict> =
             unknown.map(|(name, rejection)| (name.to_owned(), PlacementVerdict::Rejected(rejection))).collect();
         let mut candidates = Vec::new();
         for cluster in fleet.clusters.values() {
-            match rejection(&ask, cluster, current.contains_key(cluster.name.as_str())) {
+            match rejection(ask, cluster, current.contains_key(cluster.name.as_str())) {
                 Some(rejection) => drop(verdicts.insert(cluster.name.clone(), PlacementVerdict::Rejected(rejection))),
                 None => candidates.push(cluster),
             }
@@ -301,13 +304,14 @@ fn current_clusters(current: Option<&PlacementSpec>) -> CurrentClusters<'_> {
 
 /// Chooses one cluster.
 fn choose(
+    ask: &ClusterAsk<'_>,
     candidates: &[&CandidateCluster],
     current: &CurrentClusters<'_>,
     verdicts: &mut BTreeMap<String, PlacementVerdict>,
 ) -> Vec<PlacedCluster> {
-    let scored = |cluster: &CandidateCluster| scores(cluster, current.contains_key(cluster.name.as_str()));
+    let scored = |cluster: &CandidateCluster| scores(ask, cluster, current.contains_key(cluster.name.as_str()));
     // Candidates are in the order of their names, and the first of equal ones is chosen.
-    let Some(winner) = candidates.iter().min_by_key(|cluster| Reverse(scored(cluster))) else { return Vec::new() };
+    let Some(winner) = candidates.iter().min_by_key(|cluster| scored(cluster)) else { return Vec::new() };
     for cluster in candidates.iter().filter(|cluster| cluster.name != winner.name) {
         let by = deciding_step(scored(winner), scored(cluster));
         verdicts.insert(cluster.name.clone(), PlacementVerdict::Outranked { winner: winner.name.clone(), by });

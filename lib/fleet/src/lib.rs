@@ -76,8 +76,9 @@ pub use pod_kinds::{PodKindError, PodKinds, PodSource};
 pub use pod_requests::pod_requests;
 pub use policies::{PolicyError, PolicySet, UnknownPolicy};
 pub use policy::{
-    ConflictResolution, DriftPolicy, FieldOverride, KindSelector, OverrideValue, PercentageShare, ResourceOverride,
-    ResourceSelectors, SchedulePolicy, SchedulePolicySpec, SpreadConstraints, SpreadMode, TopologyOverrides,
+    ConflictResolution, DriftPolicy, FieldOverride, KindSelector, OrderedClusterSelector, OrderedOperator,
+    OrderedValues, OverrideValue, PercentageShare, ResourceOverride, ResourceSelectors, SchedulePolicy,
+    SchedulePolicySpec, SpreadConstraints, SpreadMode, TopologyOverrides,
 };
 pub use role::{FLEET_CONTROLLER_ROLE, fleet_controller_role};
 pub use room::ClusterRoom;

@@ -34,6 +34,9 @@ pub enum PolicyError {
     /// The shares are not the whole.
     #[error("spec.spreadConstraints.percentageSplit: the percentages add up to {0}; they must add up to 100")]
     Shares(u64),
+    /// An order of clusters has not exactly one label.
+    #[error("spec.orderedClusterSelector.matchExpressions: must have exactly one label")]
+    Order,
     /// A field path cannot be read.
     #[error("spec.spreadConstraints.overrides")]
     Path(#[source] FieldPathError),
@@ -139,6 +142,9 @@ impl ParsedPolicy {
         let labels = spec.resource_selectors.label_selectors.iter();
         let labels = labels.map(|selector| read("spec.resourceSelectors.labelSelectors", selector));
         check_spread(&spec)?;
+        if spec.ordered_cluster_selector.as_ref().is_some_and(|ordered| ordered.match_expressions.len() != 1) {
+            return Err(PolicyError::Order);
+        }
         Ok(Self {
             name: metadata.name.ok_or(PolicyError::NoName)?,
             namespaces: namespaces.transpose()?,
@@ -146,6 +152,14 @@ impl ParsedPolicy {
             labels: labels.collect::<Result<_, _>>()?,
             spec,
         })
+    }
+
+    /// Returns the place of a cluster in the order of the policy, or `None` if it has none. Without an order, all clusters are equal.
+    pub(crate) fn place_of(&self, labels: &BTreeMap<String, String>) -> Option<usize> {
+        let Some(ordered) = &self.spec.ordered_cluster_selector else { return Some(0) };
+        let order = ordered.match_expressions.first()?;
+        let value = labels.get(&order.key)?;
+        order.values.iter().position(|listed| listed == value)
     }
 
     fn selects_object(&self, object: &FleetObject) -> bool {

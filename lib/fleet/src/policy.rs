@@ -34,6 +34,10 @@ pub struct SchedulePolicySpec {
     /// The labels of the clusters that may run the objects. The default is all clusters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_selector: Option<LabelSelector>,
+    /// The clusters that may run the objects, in the order in which they are filled. Each object runs in the first cluster that has room for
+    /// it. It stays there when an earlier one has room again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ordered_cluster_selector: Option<OrderedClusterSelector>,
     /// If several policies select an object, the one with the highest priority decides, then the first by name.
     #[serde(default)]
     pub priority: i32,
@@ -59,6 +63,34 @@ pub struct ResourceSelectors {
     /// Kinds, of which one has to match.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<KindSelector>,
+}
+
+/// Clusters in an order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OrderedClusterSelector {
+    /// One label of clusters, and its values in the order in which clusters are filled.
+    pub match_expressions: Vec<OrderedValues>,
+}
+
+/// The values of a label of clusters, in an order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OrderedValues {
+    /// The label. The name of a cluster is the label `kubernetes.io/metadata.name`.
+    pub key: String,
+    /// The operator, which is `In`.
+    pub operator: OrderedOperator,
+    /// The values. Clusters with the first one are filled first. Clusters with no value of the list run nothing of the policy.
+    pub values: Vec<String>,
+}
+
+/// The operator of an ordered selector.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OrderedOperator {
+    /// The label has one of the values.
+    #[default]
+    In,
 }
 
 /// A kind of objects.

@@ -59,6 +59,11 @@ pub enum Rejection {
         /// The policy.
         policy: String,
     },
+    /// The order of the policy does not name the cluster.
+    NotOrdered {
+        /// The policy.
+        policy: String,
+    },
     /// The cluster lacks the label over whose values the object is spread.
     NoTopologyLabel {
         /// The label.
@@ -117,6 +122,7 @@ impl Rejection {
             Self::Kept => "Kept",
             Self::NotNamed => "NotNamed",
             Self::NotSelected { .. } => "NotSelected",
+            Self::NotOrdered { .. } => "NotOrdered",
             Self::NoTopologyLabel { .. } => "NoTopologyLabel",
             Self::NoShare { .. } => "NoShare",
             Self::Leaving => "Leaving",
@@ -136,6 +142,7 @@ impl fmt::Display for PlacementVerdict {
             Self::Rejected(rejection) => rejection.fmt(f),
             Self::Outranked { winner, by } => match by {
                 ScoreStep::Current => write!(f, "the object runs in {winner}, and nothing forbids it"),
+                ScoreStep::Order => write!(f, "{winner} comes first in spec.orderedClusterSelector"),
                 ScoreStep::Untainted => {
                     write!(f, "{winner} is preferred, because the cluster has a taint with the effect PreferNoSchedule")
                 }
@@ -167,6 +174,9 @@ impl fmt::Display for Rejection {
             Self::NotNamed => f.write_str("an annotation of the object names other clusters"),
             Self::NotSelected { policy } => {
                 write!(f, "spec.clusterSelector of the SchedulePolicy {policy} does not match its labels")
+            }
+            Self::NotOrdered { policy } => {
+                write!(f, "spec.orderedClusterSelector of the SchedulePolicy {policy} does not name its label")
             }
             Self::NoTopologyLabel { key } => {
                 write!(f, "the cluster has no label {key}, which spec.spreadConstraints.topologyKey names")

@@ -11,6 +11,7 @@ use super::selector;
 
 const KINDS: &str = "spec.resourceSelectors.kinds[]";
 const SPREAD: &str = "spec.spreadConstraints";
+const ORDER: &str = "spec.orderedClusterSelector";
 const OVERRIDES: &str = "spec.spreadConstraints.overrides[]";
 const RESOURCES: &str = "spec.spreadConstraints.overrides[].resources[]";
 const FIELDS: &str = "spec.spreadConstraints.overrides[].resources[].override[]";
@@ -28,6 +29,7 @@ pub(super) fn refine(root: &mut Json) {
     bounds(root);
     let mut rules = selection();
     rules.extend(SELECTORS.iter().flat_map(|path| selector::rules(path)));
+    rules.extend(ordering());
     rules.extend(spreading());
     rules.extend(overrides());
     write(root, rules);
@@ -40,6 +42,8 @@ fn bounds(root: &mut Json) {
     let mut list = |path: &str, most: u32| extend(root, path, json!({"maxItems": most}));
     list("spec.resourceSelectors.labelSelectors", 16);
     list("spec.resourceSelectors.kinds", 64);
+    list(&format!("{ORDER}.matchExpressions"), 1);
+    list(&format!("{ORDER}.matchExpressions[].values"), 100);
     list("spec.spreadConstraints.percentageSplit", 100);
     list("spec.spreadConstraints.overrides", 100);
     list("spec.spreadConstraints.overrides[].resources", 16);
@@ -62,6 +66,14 @@ fn bounds(root: &mut Json) {
     extend(root, &format!("{RESOURCES}.namespace"), json!({"maxLength": 63}));
     extend(root, &format!("{FIELDS}.fieldPath"), json!({"maxLength": 160}));
     extend(root, &format!("{SPREAD}.topologyKey"), json!({"maxLength": 316}));
+    extend(root, &format!("{ORDER}.matchExpressions"), json!({"minItems": 1}));
+    extend(root, &format!("{ORDER}.matchExpressions[].key"), json!({"maxLength": 316}));
+    extend(
+        root,
+        &format!("{ORDER}.matchExpressions[].values"),
+        json!({"minItems": 1, "x-kubernetes-list-type": "set"}),
+    );
+    extend(root, &format!("{ORDER}.matchExpressions[].values[]"), json!({"maxLength": 63}));
 }
 
 fn selection() -> Vec<CelRule> {
@@ -93,6 +105,21 @@ fn selection() -> Vec<CelRule> {
 /// Returns the condition that a text is an API group.
 fn group() -> String {
     format!("self == '' || self.matches('^{}$')", subdomain().replace('\\', "\\\\"))
+}
+
+fn ordering() -> Vec<CelRule> {
+    vec![
+        rule(
+            "spec",
+            "!has(self.orderedClusterSelector) || !has(self.spreadConstraints)",
+            "orderedClusterSelector has no meaning with spreadConstraints, which uses all clusters; remove one of them",
+        ),
+        rule(
+            format!("{ORDER}.matchExpressions[].key"),
+            format!("self.matches('{LABEL_KEY}')"),
+            "\"{self}\" is not a label key; write a label of clusters, such as kubernetes.io/metadata.name",
+        ),
+    ]
 }
 
 fn spreading() -> Vec<CelRule> {

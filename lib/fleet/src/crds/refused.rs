@@ -18,6 +18,7 @@ pub struct RefusedPolicy {
 #[must_use]
 pub fn refused_policies() -> Vec<RefusedPolicy> {
     let mut all = selections();
+    all.extend(orders());
     all.extend(spreads());
     all.extend(overrides());
     all
@@ -79,6 +80,46 @@ fn selections() -> Vec<RefusedPolicy> {
             &clusters(json!({ "key": "tier", "operator": "Exists", "values": ["prod"] })),
             "spec.clusterSelector.matchExpressions[0]",
             "do not support values; remove them",
+        ),
+    ]
+}
+
+fn orders() -> Vec<RefusedPolicy> {
+    let order = |expressions: Json| {
+        json!({
+            "resourceSelectors": { "labelSelectors": [{}] },
+            "orderedClusterSelector": { "matchExpressions": expressions },
+        })
+    };
+    let by = |key: &str, operator: &str, values: Json| json!([{ "key": key, "operator": operator, "values": values }]);
+    let mut spread = order(by("tier", "In", json!(["a"])));
+    spread["spreadConstraints"] = json!({});
+    let field = "spec.orderedClusterSelector.matchExpressions";
+    vec![
+        refused(
+            "an order of clusters that all run the object",
+            &spread,
+            "spec",
+            "has no meaning with spreadConstraints",
+        ),
+        refused("no order", &order(json!([])), field, "should have at least 1 items"),
+        refused(
+            "an operator without an order",
+            &order(by("tier", "NotIn", json!(["a"]))),
+            "spec.orderedClusterSelector.matchExpressions[0].operator",
+            "supported values: \"In\"",
+        ),
+        refused(
+            "a value that comes twice",
+            &order(by("tier", "In", json!(["a", "a"]))),
+            "spec.orderedClusterSelector.matchExpressions[0].values[1]",
+            "Duplicate value",
+        ),
+        refused(
+            "an order by what no label is",
+            &order(by("no label", "In", json!(["a"]))),
+            "spec.orderedClusterSelector.matchExpressions[0].key",
+            "is not a label key",
         ),
     ]
 }

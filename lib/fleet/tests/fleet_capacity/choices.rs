@@ -6,7 +6,7 @@ use keelway_fleet::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::world::{World, cluster, deployment, object, parsed, policy};
+use crate::world::{World, cluster, deployment, labelled, object, parsed, policy};
 
 /// Nodes with 4 CPUs each.
 fn report(world: &mut World, cluster: &str, nodes: u32) {
@@ -117,6 +117,44 @@ fn what_runs_does_not_move_because_a_cluster_is_full() {
     report(&mut world, "a", 0);
     world.cluster("b").is_leaving = true;
     assert_eq!(world.decide(&first).outcome, PlacementOutcome::Keep(KeepReason::NoAlternative));
+}
+
+/// The order of the policy is filled, then objects go to the next cluster. Nothing moves back.
+#[test]
+fn clusters_are_filled_in_the_order_of_the_policy() {
+    let mut world = world();
+    let order = json!([{ "key": "kubernetes.io/metadata.name", "operator": "In", "values": ["c", "a"] }]);
+    world.set_policies([policy("fill", json!({ "orderedClusterSelector": { "matchExpressions": order } }))]);
+    for name in ["a", "b", "c"] {
+        report(&mut world, name, 1);
+    }
+    let mut chosen = Vec::new();
+    for number in 0..5 {
+        let placement = place(&mut world, &web(&format!("web-{number}"), 1, "2"));
+        chosen.push(placement.clusters.first().map_or("none", |cluster| &cluster.name).to_owned());
+    }
+    assert_eq!(chosen, ["c", "c", "a", "a", "none"]);
+    assert_eq!((world.reason("b"), world.reason("c")), ("NotOrdered", "NoRoom"));
+    // The first cluster has room again: what runs elsewhere stays, and what waits is placed there.
+    let waits = web("web-4", 1, "2");
+    report(&mut world, "c", 2);
+    assert_eq!(world.placed(&waits), [("c", None)]);
+    let mut other = world.current.clone().unwrap();
+    "a".clone_into(&mut other.clusters[0].name);
+    world.current = Some(other.clone());
+    assert_eq!(world.place(&waits).clusters, other.clusters);
+}
+
+#[test]
+fn a_value_of_the_order_is_a_group_of_clusters() {
+    let provider = |name: &str, provider: &str| labelled(name, json!({ "fleet.keelway.dev/provider": provider }));
+    let mut world = World::new([provider("a", "cloud"), provider("b", "own"), provider("c", "own")]);
+    let order = json!([{ "key": "fleet.keelway.dev/provider", "operator": "In", "values": ["own", "cloud"] }]);
+    world.set_policies([policy("burst", json!({ "orderedClusterSelector": { "matchExpressions": order } }))]);
+    assert_eq!(world.placed(&web("web", 1, "1")), [("b", None)]);
+    let reasons = &world.current.as_ref().unwrap().reasons;
+    assert_eq!(reasons[0].message, "b comes first in spec.orderedClusterSelector");
+    assert_eq!(reasons[2].message, "b is equally suitable, and its name comes first");
 }
 
 #[test]

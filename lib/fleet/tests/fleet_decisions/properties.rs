@@ -57,6 +57,10 @@ fn policies() -> impl Strategy<Value = PolicySet> {
     proptest::collection::vec(one, 0..4).prop_map(|all| {
         PolicySet::read(all.into_iter().enumerate().map(|(index, (spread, priority, zone))| {
             let mut more = json!({ "priority": priority });
+            if spread.is_none() && priority == 1 {
+                let order = json!({ "key": "zone", "operator": "In", "values": ["z1", "z0"] });
+                more["orderedClusterSelector"] = json!({ "matchExpressions": [order] });
+            }
             if let Some(spread) = spread {
                 more["spreadConstraints"] = spread;
             }
@@ -130,7 +134,9 @@ proptest! {
         let mut current: Option<PlacementSpec> = None;
         for (fleet, object) in history {
             let object = parsed(&object);
-            let request = DecisionRequest { object: &object, is_autoscaled: false, current: current.as_ref() };
+            // Each object has a Placement of its own.
+            let own = current.as_ref().filter(|placement| placement.object.kind == object.reference.kind);
+            let request = DecisionRequest { object: &object, is_autoscaled: false, current: own };
             let decision = decide(&fleet, &request);
             prop_assert_eq!(check_decision(&fleet, &request, &decision), []);
             prop_assert_eq!(&decide(&fleet, &request), &decision);
