@@ -20,6 +20,7 @@ use crate::commands::{
     cluster_inject::InjectArguments,
     cluster_kubeconfig::KubeconfigArguments,
     cluster_recover_quorum::RecoverQuorumArguments,
+    cluster_restore::RestoreArguments,
     cluster_scale::ScaleArguments,
     diff::DiffArguments,
     events::EventsArguments,
@@ -401,7 +402,7 @@ pub(crate) enum NodeCommand {
 pub(crate) enum ClusterCommand {
     /// Add a Cluster to the documents
     #[command(
-        after_help = "Example:\n  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml\n  keelway cluster inject --name c1 --etcd-replicas 3 --control-plane-replicas 3 --ingress-replicas 2 < world.yaml"
+        after_help = "Example:\n  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml\n  keelway cluster inject --name c1 --etcd-replicas 3 --control-plane-replicas 3 --ingress-replicas 2 < world.yaml\n  keelway cluster inject --name c2 --from-snapshot 20261127T115200Z-48213 < c1.yaml | keelway reconcile > c2.yaml"
     )]
     Inject(Box<InjectArguments>),
     /// Show clusters
@@ -412,6 +413,12 @@ pub(crate) enum ClusterCommand {
         after_help = "Example:\n  keelway cluster scale --name c1 --etcd-replicas 5 < c1.yaml | keelway reconcile > scaled.yaml"
     )]
     Scale(ScaleArguments),
+    /// Request that the data of a cluster's etcd is replaced by a snapshot; the next reconcile does it. What was written after the snapshot is
+    /// lost. `keelway plan` shows what happens
+    #[command(
+        after_help = "Example:\n  keelway snapshot list c1 < c1.yaml\n  keelway cluster restore --name c1 --snapshot 20261127T115200Z-48213 < c1.yaml | keelway reconcile > restored.yaml"
+    )]
+    Restore(RestoreArguments),
     /// Continue the etcd of a Cluster from a remaining member, after a majority of its members was lost for good
     #[command(
         after_help = "The next reconcile stops the API servers, copies the data of the member with the newest data that responds, and makes it\n\

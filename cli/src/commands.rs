@@ -2,10 +2,12 @@
 
 pub(crate) mod backup;
 pub(crate) mod claimed_store;
+mod cluster_clone;
 pub(crate) mod cluster_delete;
 pub(crate) mod cluster_inject;
 pub(crate) mod cluster_kubeconfig;
 pub(crate) mod cluster_recover_quorum;
+pub(crate) mod cluster_restore;
 pub(crate) mod cluster_scale;
 pub(crate) mod completion;
 pub(crate) mod diff;
@@ -85,6 +87,7 @@ pub(crate) fn run(arguments: CliArguments) -> Result<Code, CommandFailure> {
         CliCommand::Hypervisor(HypervisorCommand::Proxy(arguments)) => hypervisor_proxy::run(&global, &arguments),
         CliCommand::Cluster(ClusterCommand::Inject(arguments)) => cluster_inject::run(&global, *arguments),
         CliCommand::Cluster(ClusterCommand::Get(arguments)) => get::run(KindName::Cluster, &global, &arguments),
+        CliCommand::Cluster(ClusterCommand::Restore(arguments)) => cluster_restore::run(&global, arguments),
         CliCommand::Cluster(ClusterCommand::Scale(arguments)) => cluster_scale::run(&global, &arguments),
         CliCommand::Cluster(ClusterCommand::RecoverQuorum(arguments)) => {
             cluster_recover_quorum::run(&global, &arguments)

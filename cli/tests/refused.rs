@@ -36,6 +36,7 @@ const DOCUMENTS: &[&[&str]] = &[
     &["hypervisor", "local", "enroll"],
     &["hypervisor", "local", "destroy"],
     &["cluster", "inject", "--name", "c9"],
+    &["cluster", "restore", "--name", "c1", "--snapshot", "20261127T115200Z-48213"],
     &["cluster", "scale", "--name", "c1", "--etcd-replicas", "3"],
     &["cluster", "recover-quorum", "--name", "c1", "--lost", "etcd-1"],
     &["cluster", "delete", "--name", "c1"],

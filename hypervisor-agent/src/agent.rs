@@ -14,6 +14,7 @@
 mod accepted_config;
 mod cleanup;
 mod config_store;
+mod data_restore;
 mod ended_containers;
 mod exchange;
 mod journal;
@@ -140,8 +141,17 @@ pub async fn run_with_limits(
     let tls_identity = entrances.network.as_ref().map(AgentNetwork::tls_identity);
     let places = Arc::new(Semaphore::new(log_stream::AT_ONCE));
     let id = hex(&rand::random::<[u8; 16]>());
-    let service =
-        service::AgentService { machine, config_store, channel, journal, tls_identity, log_permits: places, id };
+    let restorer = data_restore::DataRestorer::new(Arc::clone(&machine), Arc::clone(&config_store));
+    let service = service::AgentService {
+        machine,
+        config_store,
+        channel,
+        journal,
+        tls_identity,
+        log_permits: places,
+        restorer,
+        id,
+    };
     let served = service::serve(service, events, entrances, stop.clone());
     let ended = tokio::select! {
         kept = keeper.run(&changed, &stop) => kept.map_err(AgentError::Task),

@@ -14,13 +14,13 @@ use futures::StreamExt;
 use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use keelway_agent_api::{
-    client::{AgentClientError, ConfigOutcome, HypervisorAgentClient},
+    client::{AgentClientError, ConfigOutcome, DataRestoreOrder, HypervisorAgentClient},
     wire::encode_config,
 };
 use keelway_api::{
     machine::{
         ConfigFormat, Container, ContainerPhase, ContainerResources, FormatRange, MachineConfig, MachineState,
-        OnChange, Pod, PodFile,
+        OnChange, Pod, PodFile, Start,
     },
     name::PodName,
 };
@@ -829,4 +829,71 @@ async fn a_client_that_does_not_read_delays_no_other() {
     // The stream skips revisions that the client has missed, and continues with the newest.
     let told: Vec<u64> = timeout(WITHIN, stalled.take(2).collect()).await.unwrap();
     assert!(told.windows(2).all(|two| two[0] < two[1]), "{told:?}");
+}
+
+impl Machine {
+    fn directory(&self, path: &str) -> PathBuf {
+        self.root.path().join("var/lib/keelway/0123456789abcdef/etcd-0").join(path)
+    }
+
+    /// Sends a snapshot. The program that restores it creates its data, and ends with this code.
+    async fn restore(&self, term: u64, (snapshot, length): (&'static str, u64), code: i32) -> Result<(), String> {
+        let leader = Leader { installation: config(1, "", &[]).installation, term };
+        let command = vec!["etcdutl".to_owned(), "snapshot".to_owned(), "restore".to_owned()];
+        let order = DataRestoreOrder { leader, pod: name("etcd-0"), command, length };
+        let parts: Vec<Vec<u8>> = snapshot.as_bytes().chunks(3).map(<[u8]>::to_vec).collect();
+        let (client, snapshot) = (self.client(), snapshot.to_owned());
+        let restoring = async move { client.restore_data(order, futures::stream::iter(parts), WITHIN).await };
+        let running = async {
+            self.until(|state| !running(state).is_empty()).await;
+            let file = self.directory("restore/snapshot.db");
+            assert_eq!(fs::read_to_string(&file).unwrap(), snapshot);
+            let found = fs::metadata(&file).unwrap();
+            assert_eq!((found.uid(), found.mode() & 0o7777), (20_000, 0o600));
+            fs::create_dir_all(self.directory("restore/data/member/snap")).unwrap();
+            assert_eq!(self.fake.exit_container("restore", code), 1);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            restored = restoring => restored.map_err(|error| chain_text(&error)),
+            () = running => unreachable!(),
+        }
+    }
+}
+
+/// The data appears as a whole, and only if the program succeeds. Nothing else of the snapshot stays.
+#[tokio::test]
+async fn a_snapshot_becomes_the_data_of_a_member() {
+    let machine = Machine::new();
+    let mut wanted = config(1, "a", &["etcd-0"]);
+    wanted.pods.get_mut(&name("etcd-0")).unwrap().start = Start::Never;
+    machine.settle(&wanted).await;
+    let clean = async |used| {
+        let state = machine.state().await;
+        let data = state.data_of(&name("etcd-0"), "data");
+        assert_eq!((data.marked, data.used, state.sandboxes.len()), (true, used, 0));
+        assert!(!machine.directory("restore").exists() && machine.directory("data/member").exists() == used);
+    };
+    let failed = machine.restore(1, ("snapshot", 8), 1).await.unwrap_err();
+    assert!(failed.contains("failed with exit code 1"), "{failed}");
+    clean(false).await;
+    let short = machine.restore(1, ("snapshot", 9), 0).await.unwrap_err();
+    assert!(short.contains("has 8 bytes instead of 9"), "{short}");
+    clean(false).await;
+    machine.restore(1, ("snapshot", 8), 0).await.unwrap();
+    clean(true).await;
+    let again = machine.restore(1, ("snapshot", 8), 0).await.unwrap_err();
+    assert!(again.contains("is not empty"), "{again}");
+    clean(true).await;
+
+    wanted.generation += 1;
+    wanted.pods.get_mut(&name("etcd-0")).unwrap().start = Start::OnUsedData;
+    machine.settle(&wanted).await;
+    assert_eq!(running(&machine.state().await).len(), 1);
+    let started = machine.restore(1, ("snapshot", 8), 0).await.unwrap_err();
+    assert!(started.contains("may start already"), "{started}");
+    let led = Leader { installation: wanted.installation.clone(), term: 5 };
+    assert_eq!(machine.client().fence(&led, WITHIN).await.unwrap(), 5);
+    let earlier = machine.restore(1, ("snapshot", 8), 0).await.unwrap_err();
+    assert!(earlier.contains("the machine obeys term 5"), "{earlier}");
 }

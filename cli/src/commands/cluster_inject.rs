@@ -9,11 +9,12 @@ use keelway_api::{
     },
     fault::Faults,
     jiff::Timestamp,
+    name::ClusterRef,
     release,
     validated::ValidatedCluster,
 };
 
-use super::print_documents;
+use super::{cluster_clone::SourceCluster, print_documents};
 use crate::{
     args::{ClusterName, GlobalArguments},
     exit::{Code, CommandFailure},
@@ -69,10 +70,48 @@ pub(crate) struct InjectArguments {
     /// A Secret of the type kubernetes.io/dockerconfigjson with the registry's credentials; can be repeated
     #[arg(long = "image-pull-secret", value_name = "NAME")]
     pub(crate) image_pull_secrets: Vec<String>,
+    /// Begin with the objects of this snapshot of another cluster, as `snapshot list` prints its name. The Kubernetes release, the address
+    /// ranges, the DNS domain and the place of snapshots are those of that cluster, unless they are set
+    #[arg(long, value_name = "NAME")]
+    pub(crate) from_snapshot: Option<String>,
+    /// The cluster that the snapshot is of, as NAME or NAMESPACE/NAME [default: the only one with snapshots]
+    #[arg(long, value_name = "CLUSTER", requires = "from_snapshot")]
+    pub(crate) from_cluster: Option<String>,
 }
 
-pub(super) fn run(global: &GlobalArguments, arguments: InjectArguments) -> Result<Code, CommandFailure> {
-    add(global, &cluster(arguments))
+pub(super) fn run(global: &GlobalArguments, mut arguments: InjectArguments) -> Result<Code, CommandFailure> {
+    let (snapshot, from) = (arguments.from_snapshot.take(), arguments.from_cluster.take());
+    let Some(snapshot) = snapshot else { return add(global, &cluster(arguments)) };
+    let has_version = arguments.version.is_some();
+    let mut cluster = cluster(arguments);
+    let input = Input::read_some_of_file(&global.files)?;
+    let from = from.map(|name| reference(&name, &cluster));
+    let added = clone(&input, &mut cluster, from.as_ref(), (snapshot, has_version));
+    print_documents(&added.map_err(|failure| failure.with_echo(&input))?)?;
+    Ok(Code::Done)
+}
+
+/// Returns the cluster with this name, which is in the namespace of another one if it names none.
+fn reference(name: &str, beside: &Cluster) -> ClusterRef {
+    match name.split_once('/') {
+        Some((namespace, name)) => ClusterRef { namespace: namespace.to_owned(), name: name.to_owned() },
+        None => ClusterRef { namespace: beside.reference().namespace, name: name.to_owned() },
+    }
+}
+
+fn clone(
+    input: &Input,
+    cluster: &mut Cluster,
+    from: Option<&ClusterRef>,
+    (snapshot, has_version): (String, bool),
+) -> Result<Documents, CommandFailure> {
+    let documents = input.documents()?;
+    let source = SourceCluster::find(&documents, from)?;
+    source.set(cluster, snapshot, has_version);
+    let (name, keys) = source.keys(cluster)?;
+    let mut documents = inject(input, cluster)?;
+    documents.user_secrets.insert(name, keys);
+    Ok(documents)
 }
 
 /// Adds a Cluster to the documents of the input.

@@ -113,6 +113,11 @@ impl SnapshotClusterArgument {
             | SnapshotError::Refused { .. }
             | SnapshotError::Receive { .. }
             | SnapshotError::TimedOut { .. }
+            | SnapshotError::NoRequest
+            | SnapshotError::Name(_)
+            | SnapshotError::SourceKeys { .. }
+            | SnapshotError::Open { .. }
+            | SnapshotError::EncryptionKeys(_)
             | SnapshotError::Sink(_)
             | SnapshotError::Repository(_)) => CommandFailure::other(other),
         }

@@ -198,5 +198,6 @@ fn has_taken_effect(store: &StoreModel, order: &StoreOrder) -> bool {
         StoreOrder::Disarm { id, alarm } => !store.alarms().any(|raised| raised == (*id, *alarm)),
         StoreOrder::Compact { .. } => false,
         StoreOrder::Defragment { id, size, .. } => store.database_size(*id) < *size,
+        StoreOrder::Restore { .. } => true,
     }
 }

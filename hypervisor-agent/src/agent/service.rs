@@ -41,6 +41,7 @@ use tonic::{Request, Response, Status, Streaming, service::Routes, transport::Se
 use super::{
     AgentListeners,
     config_store::{AcceptError, ConfigError, ConfigStore, FenceError, StoredConfig, UnfitConfig},
+    data_restore::DataRestorer,
     exchange::Exchange,
     journal::EventJournal,
     log_stream,
@@ -63,6 +64,8 @@ pub(super) struct AgentService {
     pub(super) tls_identity: Option<Arc<AgentTlsIdentity>>,
     /// Limits how many logs are read at a time.
     pub(super) log_permits: Arc<Semaphore>,
+    /// Makes the data of etcd members from snapshots.
+    pub(super) restorer: DataRestorer,
     /// An id that is unique to this run of the agent.
     pub(super) id: String,
 }
@@ -302,6 +305,14 @@ impl Agent for AgentService {
         let taken = taking.await.map_err(|_| Status::internal("the certificate was not stored"))?;
         taken.map_err(|error| not_taken(&error))?;
         Ok(Response::new(proto::GiveIdentityResponse {}))
+    }
+
+    async fn restore_data(
+        &self,
+        request: Request<Streaming<proto::RestoreDataRequest>>,
+    ) -> Result<Response<proto::RestoreDataResponse>, Status> {
+        self.restorer.restore(request.into_inner()).await?;
+        Ok(Response::new(proto::RestoreDataResponse {}))
     }
 }
 

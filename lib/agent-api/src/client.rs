@@ -107,6 +107,19 @@ pub struct ConfigOutcome {
     pub postponed: Vec<String>,
 }
 
+/// An order to make the data of an etcd member from a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataRestoreOrder {
+    /// The driver.
+    pub leader: Leader,
+    /// The member.
+    pub pod: PodName,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// The length of the snapshot in bytes.
+    pub length: u64,
+}
+
 /// A client of an agent, over its Unix socket or a network. Clones are cheap and share one connection.
 #[derive(Debug, Clone)]
 pub struct HypervisorAgentClient {
@@ -297,6 +310,29 @@ impl HypervisorAgentClient {
             timeout(within, agent.read_log(request)).await.map_err(|_| AgentClientError::TimedOut { within })?;
         let text = answer.map_err(|status| failed(WHAT, &status))?.into_inner();
         Ok(Box::pin(text.map(|text| text.map(|text| text.text).map_err(|status| failed(WHAT, &status)))))
+    }
+
+    /// Makes the data of an etcd member from a snapshot, which the agent receives part by part.
+    pub async fn restore_data(
+        &self,
+        order: DataRestoreOrder,
+        parts: impl Stream<Item = Vec<u8>> + Send + 'static,
+        within: Duration,
+    ) -> Result<(), AgentClientError> {
+        let DataRestoreOrder { leader, pod, command, length } = order;
+        let (installation, term) = (leader.installation.to_string(), leader.term);
+        let order = proto::RestoreOrder { installation, term, pod: Some((&pod).into()), command, length };
+        let first = proto::RestoreDataRequest { order: Some(order), data: Vec::new() };
+        let rest = parts.map(|data| proto::RestoreDataRequest { order: None, data });
+        let requests = futures::stream::once(std::future::ready(first)).chain(rest);
+        let mut agent = self.agent.clone();
+        let answer = timeout(within, agent.restore_data(requests)).await;
+        match answer.map_err(|_| AgentClientError::TimedOut { within })? {
+            Err(status) if status.code() == Code::Unimplemented => Err(AgentClientError::TooOld),
+            answer => {
+                answer.map(drop).map_err(|status| failed("the machine's agent cannot restore the snapshot", &status))
+            }
+        }
     }
 
     /// Makes the machine obey an installation, and replaces any earlier owner.

@@ -18,6 +18,7 @@ use crate::{
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName},
     quantity::{Cpu, Memory},
     release::KEELWAY_UNRECORDED,
+    restore::RestoreSpec,
     role::Role,
     snapshots::{SnapshotsSpec, SnapshotsStatus},
     store_rebuild::{EtcdRecovery, QuorumRecovery, RebuiltStore, StoreRebuild},
@@ -158,6 +159,10 @@ pub struct EtcdSpec {
     /// taken. See docs/backup.md.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshots: Option<SnapshotsSpec>,
+    /// A request to make the data from a snapshot. `keelway cluster restore` and `keelway cluster inject
+    /// --from-snapshot` set it. See docs/backup.md.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restore: Option<RestoreSpec>,
 }
 
 /// The resources of a component, like those of a container of a Pod. A change replaces the components one after the
@@ -440,6 +445,7 @@ impl Default for EtcdSpec {
             quota: None,
             resources: None,
             snapshots: None,
+            restore: None,
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod forms;
 mod hypervisor;
 mod name;
 mod network;
+mod restore;
 pub mod schema;
 mod snapshots;
 

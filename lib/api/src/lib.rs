@@ -35,6 +35,7 @@ pub mod registry;
 pub mod release;
 pub mod reserved;
 pub mod resources;
+pub mod restore;
 pub mod role;
 mod schema;
 mod schemas;

@@ -59,6 +59,18 @@ pub const SERVING_CERTIFICATE: &str = "server.crt";
 /// The file in a data directory that shows that it was created for this pod, and not lost since: see [`Start`] and [`data_mark`].
 pub const DATA_MARK: &str = "keelway-mark";
 
+/// The directory in which the data of an etcd member is made from a snapshot, relative to `STATE_DIRECTORY/CLUSTER/COMPONENT`. It is removed
+/// afterwards.
+pub const RESTORE: &str = "restore";
+/// Where [`RESTORE`] is inside the container that restores.
+pub const RESTORE_MOUNT: &str = "/var/lib/etcd-restore";
+/// The snapshot in [`RESTORE`], as `etcdctl snapshot save` stores it.
+pub const RESTORED_SNAPSHOT: &str = "snapshot.db";
+/// The directory in [`RESTORE`] that `etcdutl snapshot restore` creates.
+pub const RESTORED_DATA: &str = "data";
+/// The directory that etcd creates in its data directory (`ToMemberDir` of `go.etcd.io/etcd/server/v3/storage/datadir`).
+pub const ETCD_MEMBER: &str = "member";
+
 /// The label of our containers that holds [`Container::stop_seconds`]: a container that is removed gets this time to drain.
 pub const STOP_LABEL: &str = "keelway.dev/stop-seconds";
 

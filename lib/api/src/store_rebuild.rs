@@ -7,7 +7,7 @@ use core::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Time, name::ComponentName};
+use crate::{Time, name::ComponentName, restore::RestoreSource};
 
 /// Whether Keelway rebuilds a store by itself after a majority of its members was lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -67,6 +67,17 @@ pub enum RebuildSource {
         /// The members that were lost.
         lost: Vec<ComponentName>,
     },
+    /// A snapshot.
+    #[serde(rename_all = "camelCase")]
+    Snapshot {
+        /// Its name.
+        name: String,
+        /// When the restore was requested.
+        requested_at: Time,
+        /// The cluster that it is of, if it is of another one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cluster: Option<RestoreSource>,
+    },
 }
 
 /// The step of a rebuild. It never returns to an earlier one.
@@ -109,6 +120,12 @@ impl fmt::Display for RebuiltStore {
                     "the store was rebuilt from the data of {member}, because {lost} were lost: writes that {member} did not know to be \
                      committed are missing"
                 )
+            }
+            RebuildSource::Snapshot { name, cluster: None, .. } => {
+                write!(f, "the store was restored from the snapshot {name}: what was written after it is gone")
+            }
+            RebuildSource::Snapshot { name, cluster: Some(source), .. } => {
+                write!(f, "the store was made from the snapshot {name} of the cluster {}", source.name)
             }
         }
     }

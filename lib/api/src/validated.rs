@@ -8,6 +8,7 @@ mod fleet;
 mod hypervisor;
 mod labels;
 mod network;
+mod restore;
 mod secret;
 mod snapshots;
 

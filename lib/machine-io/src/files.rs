@@ -19,6 +19,7 @@ mod tests;
 mod top_directories;
 
 use std::{
+    fs::File,
     io,
     os::fd::{BorrowedFd, OwnedFd},
 };
@@ -190,6 +191,39 @@ impl<'a> MachineFiles<'a> {
             parent.replace(name, &file.content, Attributes::of_user(user, FILE_MODE))
         };
         write().map_err(MachineFileError::write(&path))
+    }
+
+    /// Creates a file of a user in an existing directory, for writing. The path is relative to [`STATE_DIRECTORY`].
+    pub(crate) fn create_file(self, path: &str, user: u32) -> Result<File, MachineFileError> {
+        let create = || {
+            let (parent, name) = Folder::open_in_root(self.root, STATE_DIRECTORY)?.parent_of(path)?;
+            parent.create_empty(name, Attributes::of_user(user, FILE_MODE))
+        };
+        create().map_err(MachineFileError::write(path))
+    }
+
+    /// Moves a directory from one directory to another in one step. The paths are relative to [`STATE_DIRECTORY`].
+    pub(crate) fn move_directory(self, from: &str, to: &str, name: &str) -> Result<(), MachineFileError> {
+        let place = || {
+            let open = || Folder::open_in_root(self.root, STATE_DIRECTORY);
+            let (from, to) = (open()?.descend(from)?, open()?.descend(to)?);
+            from.move_to(name, &to, name)?;
+            to.sync()?;
+            from.sync()
+        };
+        place().map_err(MachineFileError::write(&format!("{to}/{name}")))
+    }
+
+    /// Returns the end of a log of a pod, as text of at most this length.
+    pub(crate) fn log_end(self, pod: &PodName, name: &str, most: usize) -> Result<String, MachineFileError> {
+        let path = format!("{}/{name}", layout::pod_directory(pod));
+        let read = || {
+            let (parent, name) = Folder::open_in_root(self.root, LOG_DIRECTORY)?.parent_of(&path)?;
+            parent.read_bytes(name)
+        };
+        let content = read().map_err(MachineFileError::read(&path))?.unwrap_or_default();
+        let end = content.get(content.len().saturating_sub(most)..).unwrap_or_default();
+        Ok(String::from_utf8_lossy(end).trim().to_owned())
     }
 
     /// Removes a file, a link, or a directory with everything in it. The path is relative to [`STATE_DIRECTORY`].

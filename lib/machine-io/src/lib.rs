@@ -12,5 +12,6 @@ pub mod local;
 pub mod logs;
 pub mod observe;
 mod pull;
+pub mod restore;
 mod socket;
 pub mod unused_images;

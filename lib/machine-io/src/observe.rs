@@ -83,6 +83,7 @@ pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, Obse
         identity: None,
         agent_id: None,
         formats: FormatRange::OWN,
+        restores: true,
         figures,
     })
 }

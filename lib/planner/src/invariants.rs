@@ -22,6 +22,7 @@ use keelway_api::{
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::{API, Role},
     store_observation::{DatabaseSize, MemberAlarm, MemberId, MemberList, MemberReport, StoreObservation},
+    store_rebuild::RebuildPhase,
 };
 
 pub use crate::violation::Violation;
@@ -136,6 +137,9 @@ pub fn check_stores(plan: &Plan, seen: &PassObservation) -> Vec<Violation> {
     let of_cluster = |(name, cluster): (&ClusterRef, &Shared<Cluster>)| {
         let id = cluster.id()?;
         let (order, store) = (plan.stores.get(id)?, etcd(cluster));
+        if let StoreOrder::Restore { pod, .. } = order {
+            return restore_fault(&pod.component, store).map(|fault| format!("{name}: `{order}` {fault}"));
+        }
         let seen = seen.stores.get(id).and_then(|seen| Some((seen, seen.list.as_ref()?)));
         let broken =
             store.zip(seen).map_or(Some("has no member list"), |(store, seen)| order_fault(order, store, seen));
@@ -143,6 +147,15 @@ pub fn check_stores(plan: &Plan, seen: &PassObservation) -> Vec<Violation> {
     };
     let invariant = "an order to a store is part of its recorded change and keeps a majority of the voters";
     clusters.filter_map(of_cluster).map(|what| Violation { invariant, what }).collect()
+}
+
+/// A member is made from a snapshot only while its store is rebuilt from it, and no member of the store may start.
+fn restore_fault(component: &ComponentName, store: Option<&EtcdStatus>) -> Option<&'static str> {
+    let rebuild = store.and_then(|store| store.rebuild.as_ref());
+    let is_prepared = rebuild.is_some_and(|rebuild| {
+        rebuild.member == *component && rebuild.phase == RebuildPhase::Preparing && rebuild.forced_pod.is_none()
+    });
+    (!is_prepared).then_some("outside of a rebuild that prepares its data")
 }
 
 fn order_fault(
@@ -181,6 +194,7 @@ fn order_fault(
         StoreOrder::Compact { .. } | StoreOrder::Disarm { .. } | StoreOrder::Defragment { .. } => {
             space_fault(order, store, (seen, list))
         }
+        StoreOrder::Restore { .. } => None,
     }
 }
 
@@ -215,7 +229,8 @@ fn space_fault(
         StoreOrder::AddLearner { .. }
         | StoreOrder::Promote { .. }
         | StoreOrder::MoveLeader { .. }
-        | StoreOrder::Remove { .. } => None,
+        | StoreOrder::Remove { .. }
+        | StoreOrder::Restore { .. } => None,
     }
 }
 
@@ -450,10 +465,18 @@ fn has_room(step: &PlanTransition, name: &HypervisorName, machine: &Hypervisor, 
 fn first_members_stay(step: &PlanTransition) -> Vec<String> {
     let store = |cluster: &Cluster| {
         let store = cluster.status.as_ref()?.etcd.clone()?;
-        Some((store.born_at, store.initial_cluster, store.cluster_id))
+        Some((store.born_at, store.initial_cluster))
+    };
+    // A store that is restored has another id from then on.
+    let id = |cluster: &Cluster| etcd(cluster).and_then(|store| store.cluster_id.clone());
+    let is_restored = |cluster: &Cluster| {
+        let rebuild = etcd(cluster).and_then(|store| store.rebuild.as_ref());
+        rebuild.is_some_and(|rebuild| rebuild.phase == RebuildPhase::Preparing)
     };
     let both = step.before.clusters.iter().filter_map(|(name, old)| Some((name, old, step.after.clusters.get(name)?)));
-    let changed = both.filter(|(_, old, new)| store(old).is_some_and(|store_before| store(new) != Some(store_before)));
+    let changed = both.filter(|(_, old, new)| {
+        store(old).is_some_and(|before| store(new) != Some(before) || (id(old) != id(new) && !is_restored(old)))
+    });
     changed.map(|(name, ..)| name.to_string()).collect()
 }
 

@@ -49,6 +49,7 @@ mod rebuild;
 mod recover;
 mod refusal;
 mod replacement_turns;
+mod restore;
 mod retirement;
 mod secret_names;
 mod snapshots;
@@ -108,6 +109,7 @@ pub use recover::{
     complete_clusters, complete_from_backup, keep_replicas, recover,
 };
 pub use refusal::{refusal, refuse};
+pub use restore::{DataRestoration, RestorableSnapshot, RestoreBlocker, data_restoration};
 pub use secret_names::{
     API_SERVER_NAME, DRIVER_SECRET, KUBERNETES as KUBERNETES_AUTHORITY, SecretContents, WIREGUARD, holds,
 };

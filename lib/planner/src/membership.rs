@@ -43,6 +43,7 @@ use keelway_api::{
     validated::ValidatedCluster,
 };
 
+pub(crate) use next::next_index;
 pub use servers::OutdatedServers;
 pub(crate) use servers::is_awaited;
 pub(crate) use store_view::{StoreView, is_majority};
@@ -81,7 +82,7 @@ enum ChangeProgress {
 pub(crate) fn plan_members(plan: &mut Plan, fleet: &mut FleetCapacity, at: StoreContext<'_>) {
     removed::stop_removed(plan, fleet, at);
     note_unavailable(plan, at);
-    if rebuild::plan_rebuild(plan, at) {
+    if rebuild::plan_rebuild(plan, fleet, at) {
         return;
     }
     let document = plan.documents.clusters.get(&at.cluster.reference);

@@ -14,7 +14,7 @@ use keelway_api::{
     store_observation::StoreObservation,
 };
 
-use crate::MachineRefusal;
+use crate::{MachineRefusal, RestorableSnapshot};
 
 /// Everything that a decision depends on besides the documents and the time.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -29,6 +29,8 @@ pub struct PassObservation {
     pub bindings: BTreeMap<ClusterId, ObservedValue<String>>,
     /// What the members of each store report. A store that was not asked in this pass is absent.
     pub stores: BTreeMap<ClusterId, StoreObservation>,
+    /// What was found of the snapshot of each restore that is requested. The error is text for users.
+    pub restores: BTreeMap<ClusterId, Result<RestorableSnapshot, String>>,
     /// The contents of the certificates in our Secrets, by Secret and name.
     pub certificates: ObservedCertificates,
 }
@@ -69,6 +71,7 @@ impl PassObservation {
             health: document.health.into_iter().flat_map(of_cluster).collect(),
             bindings: document.bindings,
             stores: document.stores,
+            restores: BTreeMap::new(),
             certificates,
         }
     }

@@ -98,6 +98,25 @@ pub enum Decision {
         /// The number of members.
         members: usize,
     },
+    /// The store is made from a snapshot.
+    RestoreStore {
+        /// The member that is made from it.
+        component: ComponentRef,
+        /// The name of the snapshot.
+        snapshot: String,
+    },
+    /// The store of a new cluster is made from a snapshot of another one.
+    CreateStoreFromSnapshot {
+        /// The member that is made from it.
+        component: ComponentRef,
+        /// The name of the snapshot.
+        snapshot: String,
+    },
+    /// A restore is withdrawn before its data was complete.
+    WithdrawRestore {
+        /// The member that was to be made from the snapshot.
+        component: ComponentRef,
+    },
     /// A change of a store's members begins.
     ChangeMembers {
         /// The component that is added or removed.
@@ -205,6 +224,18 @@ impl fmt::Display for Decision {
                 write!(f, "replace Keelway's components of {cluster}: from {from} to {to}")
             }
             Self::CreateStore { cluster, members } => write!(f, "record {} of {cluster}", first_members(*members)),
+            Self::RestoreStore { component, snapshot } => write!(
+                f,
+                "restore {} from the snapshot {snapshot}: its etcd and its API servers stop, and {component} becomes the only member; what was \
+                 written after the snapshot is lost",
+                component.cluster
+            ),
+            Self::CreateStoreFromSnapshot { component, snapshot } => {
+                write!(f, "make the data of {component} from the snapshot {snapshot} of another cluster")
+            }
+            Self::WithdrawRestore { component } => {
+                write!(f, "withdraw the restore to {component}: spec.etcd.restore does not request it any more")
+            }
             Self::ChangeMembers { component, kind: MembershipChangeKind::Add, reason } => {
                 write!(f, "add the etcd member {component}: {}", store_order::text_of_addition(*reason))
             }

@@ -44,21 +44,28 @@ use crate::{
     access::serves,
     component_set::of_role,
     deletion::answers,
+    fleet::FleetCapacity,
     membership::{StoreContext, change_store, pod, store},
     plan::Plan,
     rebuild::{quorum::QuorumLoss, recovery::Survivor},
+    restore,
     retirement::set_stage,
     store_start::DATA,
 };
 
 /// Takes the next step of a rebuild, or begins one. Returns whether the members of the store must not change meanwhile.
-pub(crate) fn plan_rebuild(plan: &mut Plan, at: StoreContext<'_>) -> bool {
+pub(crate) fn plan_rebuild(plan: &mut Plan, fleet: &mut FleetCapacity, at: StoreContext<'_>) -> bool {
     if let Some(rebuild) = store(&plan.documents, at).and_then(|store| store.rebuild.clone()) {
         if is_needless(&plan.documents, at, &rebuild) {
             change_store(plan, at, |store| store.rebuild = None);
             return false;
         }
-        continue_rebuild(plan, at, &rebuild);
+        if !restore::withdraw_unwanted(plan, at, &rebuild) {
+            continue_rebuild(plan, at, &rebuild);
+        }
+        return true;
+    }
+    if restore::begin(plan, fleet, at) {
         return true;
     }
     let loss = QuorumLoss::observe(&plan.documents, at);
@@ -73,7 +80,7 @@ pub(crate) fn plan_rebuild(plan: &mut Plan, at: StoreContext<'_>) -> bool {
 
 /// Gate 11. The members and API servers that stopped start again.
 fn is_needless(documents: &Documents, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
-    let RebuildSource::Survivor { lost } = &rebuild.source;
+    let RebuildSource::Survivor { lost } = &rebuild.source else { return false };
     let responds = |name: &&ComponentName| at.seen.stores.get(at.id).is_some_and(|seen| seen.report(name).is_some());
     let returned = lost.iter().filter(responds).count();
     let members = store(documents, at).into_iter().flat_map(EtcdStatus::staying_members).count();
@@ -126,8 +133,8 @@ fn begin(plan: &mut Plan, at: StoreContext<'_>, loss: &QuorumLoss<'_>, survivor:
 fn continue_rebuild(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) {
     let next = match rebuild.phase {
         RebuildPhase::Stopping => are_stopped(&plan.documents, at, rebuild).then_some(RebuildPhase::Preparing),
-        RebuildPhase::Preparing => is_copied(&plan.documents, at, rebuild).then_some(RebuildPhase::Starting),
-        RebuildPhase::Starting => begin_restart(plan, at, rebuild),
+        RebuildPhase::Preparing => is_prepared(plan, at, rebuild).then_some(RebuildPhase::Starting),
+        RebuildPhase::Starting => end_start(plan, at, rebuild),
         RebuildPhase::Restarting => is_restarted(&plan.documents, at, rebuild).then_some(RebuildPhase::Serving),
         RebuildPhase::Serving if serves(&plan.documents, at.id, at.seen) => {
             wait_for_phase(plan, at, &rebuild.member, RebuildPhase::Serving);
@@ -152,6 +159,21 @@ fn are_stopped(documents: &Documents, at: StoreContext<'_>, rebuild: &StoreRebui
     let roles = [Role::Etcd, Role::KubeApiserver];
     let mut all = roles.iter().flat_map(|role| of_role(documents, at.id, *role));
     all.all(|(name, component)| is_stopped((name, &component.spec)))
+}
+
+fn is_prepared(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
+    match rebuild.source {
+        RebuildSource::Survivor { .. } => is_copied(&plan.documents, at, rebuild),
+        RebuildSource::Snapshot { .. } => restore::prepare(plan, at, rebuild),
+    }
+}
+
+/// A member that was made from a snapshot is the only one in its data, so it needs no other start.
+fn end_start(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) -> Option<RebuildPhase> {
+    match rebuild.source {
+        RebuildSource::Survivor { .. } => begin_restart(plan, at, rebuild),
+        RebuildSource::Snapshot { .. } => leads_alone(&plan.documents, at, rebuild).then_some(RebuildPhase::Serving),
+    }
 }
 
 /// Gates 6 and 7: a machine may have returned with components that run.
@@ -277,6 +299,8 @@ pub(crate) fn start_in_rebuild(cluster: &Cluster, role: Role, component: &Compon
     let rebuild = rebuild_of(cluster)?;
     match role {
         Role::Etcd if *component != rebuild.member => Some(Start::Stopped),
+        // It is pending: its machine prepares it, and does not start it.
+        Role::Etcd if matches!(rebuild.source, RebuildSource::Snapshot { .. }) => None,
         Role::Etcd => match rebuild.phase {
             RebuildPhase::Stopping => Some(Start::Stopped),
             RebuildPhase::Preparing => Some(Start::Copied(rebuild.number)),
@@ -296,5 +320,6 @@ pub(crate) fn start_in_rebuild(cluster: &Cluster, role: Role, component: &Compon
 pub(crate) fn is_forced(cluster: &Cluster, component: &ComponentName) -> bool {
     rebuild_of(cluster).is_some_and(|rebuild| match rebuild.source {
         RebuildSource::Survivor { .. } => rebuild.member == *component && rebuild.phase == RebuildPhase::Starting,
+        RebuildSource::Snapshot { .. } => false,
     })
 }

@@ -14,7 +14,7 @@ use crate::{
     PassObservation, WaitBlocker, access, authorities, bundles, certificates, class, deletion, draining, enrollment,
     installation, keelway_upgrade, machine_deletion, newer, placement,
     plan::{Plan, PlanScope},
-    status, store_creation, store_health, store_room, versions,
+    restore, status, store_creation, store_health, store_room, versions,
     world::ValidatedDocuments,
 };
 
@@ -64,8 +64,9 @@ pub fn plan_part(
     store_creation::wait_for_changes(&mut plan, &world);
     deletion::plan_deletions(&mut plan, &world, seen, &Time(now));
     keelway_upgrade::plan_waves(&mut plan, part, &Time(now));
+    restore::copy_encryption_keys(&mut plan, &world);
     placement::plan_components(&mut plan, &world, seen, (part, now));
-    store_creation::plan_births(&mut plan, &world, &Time(now));
+    store_creation::plan_births(&mut plan, &world, seen, &Time(now));
     store_creation::plan_member_phases(&mut plan, &world, seen);
     store_creation::plan_initialization(&mut plan, &world, seen);
     versions::plan_versions(&mut plan, &world, seen);

@@ -20,6 +20,7 @@ use crate::{
     access::serves,
     etcd_ids,
     plan::Plan,
+    restore,
     store_start::{DATA, start_of},
     text::url,
     versions,
@@ -27,7 +28,7 @@ use crate::{
 };
 
 /// Records the static initial cluster of each store whose members are all placed, once in a cluster's life.
-pub(crate) fn plan_births(plan: &mut Plan, world: &ValidatedDocuments, now: &Time) {
+pub(crate) fn plan_births(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation, now: &Time) {
     for (name, id, cluster) in world.reconciled_clusters() {
         let Some(document) = plan.documents.clusters.get(name) else { continue };
         let born = document.status.as_ref().is_some_and(|status| status.etcd.is_some());
@@ -51,6 +52,10 @@ pub(crate) fn plan_births(plan: &mut Plan, world: &ValidatedDocuments, now: &Tim
                 WaitSubject::Role(name.clone(), Role::Etcd),
                 WaitBlocker::UnplacedMembers { missing, wanted },
             );
+            continue;
+        }
+        if let Some(request) = document.pending_restore().cloned() {
+            restore::begin_birth(plan, (world, seen), (name, id), &request, now);
             continue;
         }
         plan.decisions.push(Decision::CreateStore { cluster: cluster.reference.clone(), members: members.len() });
@@ -131,10 +136,14 @@ pub(crate) fn plan_member_phases(plan: &mut Plan, world: &ValidatedDocuments, se
             .collect();
         let store = plan.documents.clusters.get_mut(name).and_then(|cluster| cluster.status.as_mut()?.etcd.as_mut());
         let Some(store) = store else { continue };
+        let is_made_from_snapshot = restore::made_from_snapshot(store).cloned();
         for (pod, component) in components {
             let Some(member) = store.members.get_mut(&pod.component) else { continue };
             let Some(machine) = seen.machine(&component.hypervisor) else { continue };
             let data = machine.data_of(&pod, DATA);
+            if is_made_from_snapshot.as_ref() == Some(&pod.component) {
+                continue;
+            }
             if member.phase == MemberPhase::Pending && data.marked {
                 member.phase = MemberPhase::Marked;
                 continue;

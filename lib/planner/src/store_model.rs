@@ -193,6 +193,7 @@ impl StoreModel {
             }
             StoreOrder::Compact { revision } => self.compact(*revision),
             StoreOrder::Defragment { id, .. } => self.begin_defragmentation(*id),
+            StoreOrder::Restore { .. } => Ok(()),
         }
     }
 

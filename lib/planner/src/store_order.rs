@@ -5,7 +5,7 @@ use core::fmt;
 
 use keelway_api::{
     membership::MembershipReason,
-    name::ComponentName,
+    name::{ComponentName, PodName},
     store_observation::{MemberAlarm, MemberId},
 };
 
@@ -58,6 +58,14 @@ pub enum StoreOrder {
         /// The revision.
         revision: u64,
     },
+    /// Make the data of the only member from a snapshot, on its machine. It has taken effect if the data directory of the member has data. No
+    /// member of the store runs.
+    Restore {
+        /// The pod of the member.
+        pod: PodName,
+        /// The name of the snapshot.
+        snapshot: String,
+    },
     /// Defragment the database of a member, which serves nothing meanwhile. It has taken effect if the file is smaller than `size`.
     Defragment {
         /// The component that runs the member.
@@ -81,6 +89,9 @@ impl fmt::Display for StoreOrder {
                 write!(f, "remove the member {component} ({id}): {}", text_of_removal(*reason))
             }
             Self::Disarm { id, alarm } => write!(f, "disarm the alarm {alarm} of {id}"),
+            Self::Restore { pod, snapshot } => {
+                write!(f, "make the data of {} from the snapshot {snapshot}", pod.component)
+            }
             Self::Compact { revision } => write!(f, "compact the store up to the revision {revision}"),
             Self::Defragment { component, id, .. } => write!(f, "defragment {component} ({id})"),
         }

@@ -22,7 +22,7 @@ use keelway_api::{
 };
 
 use crate::{
-    ComponentRef, MachineRefusal, MissingKey, PlacementError, RecoveryBlocker, StoreOrder,
+    ComponentRef, MachineRefusal, MissingKey, PlacementError, RecoveryBlocker, RestoreBlocker, StoreOrder,
     installation::RESTORE,
     minted::UnusableReason,
     recover::role_of,
@@ -174,6 +174,10 @@ pub enum WaitBlocker {
          `etcdctl member remove {id}`; no member is changed until then"
     )]
     UnknownMember { id: MemberId, name: String },
+    #[error("{0}")]
+    Restore(RestoreBlocker),
+    #[error("its data directory")]
+    DataDirectory,
     #[error("etcd: {0}")]
     StoreOrder(StoreOrder),
     #[error("{0}")]
@@ -298,7 +302,7 @@ pub enum UnclearCorruption {
 fn rebuild_step(member: &ComponentName, phase: RebuildPhase) -> String {
     match phase {
         RebuildPhase::Stopping => "its API servers and etcd members to stop, before its etcd is rebuilt".to_string(),
-        RebuildPhase::Preparing => format!("a copy of the data of {member}, from which its etcd is rebuilt"),
+        RebuildPhase::Preparing => format!("the data of {member}, from which its etcd is rebuilt"),
         RebuildPhase::Starting => format!("{member} to become the only member of its etcd"),
         RebuildPhase::Restarting => format!("{member} to start again, as the only member of its etcd"),
         RebuildPhase::Serving => format!("an API server that uses the data of {member}"),

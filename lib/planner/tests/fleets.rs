@@ -68,6 +68,7 @@ impl World {
             health: self.documents.components.keys().map(|pod| (pod.clone(), health(pod))).collect(),
             bindings: [(id.clone(), ObservedValue::Known(FirstBindings::Fleet.digest()))].into(),
             certificates: self.certificates.clone(),
+            restores: BTreeMap::new(),
             stores: BTreeMap::new(),
         }
     }

@@ -8,10 +8,10 @@ mod model;
 mod corruption;
 #[path = "membership/planted.rs"]
 mod planted;
-#[path = "membership/space.rs"]
-mod space;
 #[path = "membership/recovered.rs"]
 mod recovered;
+#[path = "membership/space.rs"]
+mod space;
 #[path = "membership/steps.rs"]
 mod steps;
 #[path = "membership/world.rs"]

@@ -98,6 +98,7 @@ impl World {
             health: well.map(|pod| (pod.clone(), ComponentHealth::Healthy)).collect(),
             bindings: [(id.clone(), ObservedValue::Known(FirstBindings::Cluster.digest()))].into(),
             certificates: self.certificates.clone(),
+            restores: BTreeMap::new(),
             stores: self.store.clone().map(|store| (id.clone(), store)).into_iter().collect(),
             ..PassObservation::default()
         }

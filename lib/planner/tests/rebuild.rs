@@ -8,6 +8,8 @@ mod model;
 mod gates;
 #[path = "rebuild/planted.rs"]
 mod planted;
+#[path = "rebuild/restored.rs"]
+mod restored;
 #[path = "membership/world.rs"]
 mod world;
 

@@ -468,7 +468,7 @@ fn components_that_were_requested_after_the_backup_stay() {
     let mut recovery = world.recover();
     keep_replicas(&mut recovery, |_| true);
     let raised = subjects(&recovery, |kind| matches!(kind, DifferenceKind::MoreReplicas { .. }));
-    assert_eq!(raised, ["c1"; 5], "the roles with replicas of their own");
+    assert_eq!(raised, ["c1"; 4], "cluster-controllers and gateways follow API servers and ingresses");
     world.documents = recovery.documents;
     for _ in 0..4 {
         world.pass();

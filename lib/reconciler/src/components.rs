@@ -7,7 +7,7 @@ use keelway_api::{
     Cluster, Documents, jiff::Timestamp, machine::ObservedValue, name::ClusterId, snapshots::SnapshotStatus,
 };
 use keelway_base::error_chain::chain_text;
-use keelway_planner::{ComponentHealth, Probe, StoreObservation, StoreOrder, probes};
+use keelway_planner::{ComponentHealth, Probe, RestorableSnapshot, StoreObservation, StoreOrder, probes};
 
 use crate::{
     Components, Machines, SnapshotError, TakenSnapshot, health, managed_cluster,
@@ -73,8 +73,15 @@ impl Components for DialledComponents {
     }
 
     async fn order(&self, documents: &Documents, members: &[Probe], order: &StoreOrder) -> Result<(), String> {
+        if let StoreOrder::Restore { pod, .. } = order {
+            return snapshots::restore::execute(&*self.machines, documents, pod).await;
+        }
         let members = self.stores.of(&self.machines, &self.clients, documents, members);
         stores::execute(&members, order).await.map_err(|error| chain_text(&error))
+    }
+
+    async fn restorable(&self, documents: &Documents, cluster: &Cluster) -> Result<RestorableSnapshot, String> {
+        snapshots::restore::restorable(documents, cluster).await
     }
 
     async fn take_snapshot(

@@ -29,14 +29,14 @@ use keelway_api::{
 use keelway_base::error_chain::chain_text;
 use keelway_cri::proxy::connection::MachineConnection;
 use keelway_machine::{action::Action, leader::Leader};
-use keelway_planner::AgentOrder;
+use keelway_planner::{AgentOrder, DataRestoration};
 use tokio::{
     sync::{Notify, OnceCell},
     task::JoinHandle,
     time::{Instant, timeout, timeout_at},
 };
 
-use crate::{AgentCertification, ApplyOutcome, Machines, RunControl};
+use crate::{AgentCertification, ApplyOutcome, Machines, RunControl, SnapshotParts};
 use agent::ConnectedAgent;
 use network::MachineCredentials;
 use runtime::ConnectedRuntime;
@@ -370,6 +370,25 @@ impl Machines for ConnectedMachines {
             self.forget(machine);
         }
         done
+    }
+
+    async fn restore_data(
+        &self,
+        machine: &Hypervisor,
+        restoration: DataRestoration,
+        snapshot: SnapshotParts,
+    ) -> Result<(), String> {
+        let connected = timeout(LOOK, self.connect(machine)).await.map_err(|_| timeout_text())??;
+        match &connected.by {
+            MachineBackend::Runtime(runtime) => runtime.restore_data(&restoration, snapshot).await,
+            MachineBackend::Agent(agent) => {
+                let status = machine.status.as_ref();
+                let installation = status.and_then(|status| status.installation.clone());
+                let installation = installation.ok_or_else(|| "the machine obeys no installation yet".to_owned())?;
+                let term = status.and_then(|status| status.issued.as_ref()).map_or(0, |issued| issued.term);
+                agent.restore_data(Leader { installation, term }, restoration, snapshot).await
+            }
+        }
     }
 
     async fn dial(

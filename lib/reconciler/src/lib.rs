@@ -51,12 +51,14 @@ pub use workers::{ClusterWorkers, Eviction, JoinInformation, TokenRecord, Worker
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     net::SocketAddr,
     sync::Arc,
     time::Duration,
 };
 
 use async_trait::async_trait;
+use futures::{Stream, stream};
 use keelway_agent_api::client::ConfigDelivery;
 use keelway_api::{
     Cluster, Documents, Hypervisor,
@@ -67,7 +69,10 @@ use keelway_api::{
 };
 use keelway_cri::proxy::connection::MachineConnection;
 use keelway_machine::action::Action;
-use keelway_planner::{ComponentHealth, MintRequest, Probe, StoreObservation, StoreOrder};
+use keelway_planner::{
+    ComponentHealth, DataRestoration, MintRequest, Probe, RestorableSnapshot, StoreObservation, StoreOrder,
+};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// Where documents are kept: a pipe, a directory, or a Kubernetes API.
@@ -151,13 +156,22 @@ pub trait Machines: Send + Sync {
     ) -> ApplyOutcome {
         ApplyOutcome::default()
     }
+    /// Makes the data of an etcd member from a snapshot, which arrives part by part. The error is text for users, with its causes.
+    async fn restore_data(
+        &self,
+        _machine: &Hypervisor,
+        _restoration: DataRestoration,
+        _snapshot: SnapshotParts,
+    ) -> Result<(), String> {
+        Err("the machine cannot restore snapshots".to_owned())
+    }
     /// Opens a connection from within the machine's network.
     async fn dial(
         &self,
         machine: &Hypervisor,
         address: SocketAddr,
         patience: Duration,
-    ) -> std::io::Result<MachineConnection>;
+    ) -> io::Result<MachineConnection>;
     /// Returns when something changed on one of these machines. It may return early, never late.
     async fn changed(&self, machines: &[&Hypervisor]);
 }
@@ -185,6 +199,10 @@ pub trait Components: Send + Sync {
     async fn order(&self, _documents: &Documents, _members: &[Probe], _order: &StoreOrder) -> Result<(), String> {
         Err("its store cannot be changed".to_owned())
     }
+    /// Opens and verifies the snapshot that a cluster is to be restored from. It can take minutes. The error is text for users, with its causes.
+    async fn restorable(&self, _documents: &Documents, _cluster: &Cluster) -> Result<RestorableSnapshot, String> {
+        Err("these components read no snapshots".to_owned())
+    }
     /// Takes a snapshot of a cluster's store, stores it, and deletes those that its retention does not keep. Bounded in time. The error is text for
     /// users, with its causes.
     async fn take_snapshot(
@@ -194,6 +212,22 @@ pub trait Components: Send + Sync {
         _now: Timestamp,
     ) -> Result<SnapshotStatus, String> {
         Err("these components send no snapshots".to_owned())
+    }
+}
+
+/// A snapshot on its way to a machine.
+#[derive(Debug)]
+pub struct SnapshotParts {
+    /// Its length in bytes.
+    pub length: u64,
+    /// Its parts. If one cannot be read, an error is the last one.
+    pub parts: mpsc::Receiver<io::Result<Vec<u8>>>,
+}
+
+impl SnapshotParts {
+    /// Returns the parts as a stream.
+    pub(crate) fn into_stream(self) -> impl Stream<Item = io::Result<Vec<u8>>> + Send {
+        stream::unfold(self.parts, |mut parts| async move { parts.recv().await.map(|part| (part, parts)) })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod due;
 mod member;
+pub(crate) mod restore;
 mod sink;
 
 use std::time::Duration;
@@ -17,8 +18,8 @@ use keelway_api::{
 use keelway_etcd_client::{EtcdError, SnapshotStream};
 use keelway_pki::{EncryptionKey, EncryptionKeyring, KeyringError, SecretData};
 use keelway_snapshot::{
-    Expiry, ReceiveError, RepositoryError, Retention, SealingKey, SealingKeyError, SinkError, SnapshotManifest,
-    SnapshotName, SnapshotRepository, SnapshotVersions, receive,
+    Expiry, OpenError, ReceiveError, RepositoryError, Retention, SealingKey, SealingKeyError, SinkError,
+    SnapshotManifest, SnapshotName, SnapshotNameError, SnapshotRepository, SnapshotVersions, receive,
 };
 use tokio::time::timeout;
 
@@ -83,6 +84,38 @@ pub enum SnapshotError {
         /// The member.
         member: String,
     },
+    /// The spec requests no restore.
+    #[error("spec.etcd.restore is not set")]
+    NoRequest,
+    /// The name of the snapshot is not one.
+    #[error(transparent)]
+    Name(#[from] SnapshotNameError),
+    /// The Secret with the keys of another cluster is missing or incomplete.
+    #[error(
+        "Secret {}/{} with the keys of the cluster that the snapshot is of has no usable {key}: `keelway snapshot key` prints it",
+        secret.namespace, secret.name
+    )]
+    SourceKeys {
+        /// The Secret.
+        secret: SecretName,
+        /// The key.
+        key: &'static str,
+    },
+    /// The snapshot cannot be used.
+    #[error("the snapshot {name} cannot be used")]
+    Open {
+        /// The snapshot.
+        name: SnapshotName,
+        /// The cause.
+        #[source]
+        cause: Box<OpenError>,
+    },
+    /// The documents lack keys that encrypt Secrets in the snapshot.
+    #[error(
+        "Secrets in the snapshot are encrypted with {}, which the documents do not have: restore the Secret `encryption` of the cluster's own namespace from a backup",
+        .0.join(", ")
+    )]
+    EncryptionKeys(Vec<String>),
     /// The sink failed.
     #[error(transparent)]
     Sink(#[from] SinkError),

@@ -4,6 +4,7 @@
 mod database;
 mod manifest;
 mod name;
+mod open;
 mod receive;
 mod repository;
 mod retention;
@@ -13,6 +14,7 @@ mod sink;
 pub use database::{DatabaseError, DatabaseSummary, PageProblem, check};
 pub use manifest::{FORMAT, SnapshotManifest, SnapshotManifestError, SnapshotOwner, SnapshotVersions};
 pub use name::{SnapshotName, SnapshotNameError};
+pub use open::{OpenError, OpenedSnapshot};
 pub use receive::{ReceiveError, SealedSnapshot, SnapshotFault, receive};
 pub use repository::{RepositoryError, SnapshotRepository, StoredSnapshots, UnreadableSnapshot};
 pub use retention::{Expiry, Retention};

@@ -16,11 +16,11 @@ use tokio::{sync::mpsc, task::JoinError};
 use crate::{DatabaseError, DatabaseSummary, SealError, SealingKey, check};
 
 /// The length of the SHA-256 digest that etcd sends after the database.
-const DIGEST: usize = 32;
+pub(crate) const DIGEST: usize = 32;
 /// The alignment of a database. It distinguishes a file with a digest from one without, as `etcdutl snapshot restore` does.
-const SECTOR: u64 = 512;
+pub(crate) const SECTOR: u64 = 512;
 /// The number of parts between the network and the file. A part has 32 KiB.
-const PARTS: usize = 32;
+pub(crate) const PARTS: usize = 32;
 
 /// A sealed snapshot in a temporary file, which is deleted with it unless a sink stores it.
 #[derive(Debug)]

@@ -3,13 +3,13 @@
 //! A snapshot has two files: `NAME.db.age`, the sealed database, and `NAME.json`, its manifest. The manifest is written last and deleted first, so
 //! that a snapshot with a manifest is complete.
 
-use std::sync::Arc;
+use std::{fs::File, sync::Arc};
 
 use jiff::Timestamp;
 
 use crate::{
-    SealedSnapshot, SinkError, SnapshotManifest, SnapshotManifestError, SnapshotName, SnapshotOwner, SnapshotSink,
-    SnapshotVersions, manifest::FORMAT,
+    OpenError, SealedSnapshot, SinkError, SnapshotManifest, SnapshotManifestError, SnapshotName, SnapshotOwner,
+    SnapshotSink, SnapshotVersions, manifest::FORMAT,
 };
 
 const DATABASE: &str = "db.age";
@@ -119,6 +119,17 @@ impl SnapshotRepository {
         let mut names: Vec<SnapshotName> = keys.iter().filter_map(name).collect();
         names.sort_unstable();
         Ok(names)
+    }
+
+    /// Returns the manifest of a snapshot.
+    pub(crate) async fn manifest(&self, name: &SnapshotName) -> Result<SnapshotManifest, OpenError> {
+        let text = self.sink.get(&self.key(name, MANIFEST)).await.map_err(RepositoryError::Sink)?;
+        Ok(SnapshotManifest::parse(&text, name, &self.owner)?)
+    }
+
+    /// Returns the sealed file of a snapshot.
+    pub(crate) async fn database(&self, name: &SnapshotName) -> Result<File, RepositoryError> {
+        Ok(self.sink.get_snapshot(&self.key(name, DATABASE)).await?)
     }
 
     /// Deletes a snapshot.

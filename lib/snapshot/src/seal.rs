@@ -59,6 +59,12 @@ impl SealingKey {
         Identity::from_str(&text).map(Self).map_err(|_| error())
     }
 
+    /// Reads the key that [`Self::expose_text`] returned. None: it is another text.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        Identity::from_str(text.trim()).ok().map(Self)
+    }
+
     /// Returns the key as text, as a file of identities for `age --decrypt`.
     #[must_use]
     pub fn expose_text(&self) -> Zeroizing<String> {

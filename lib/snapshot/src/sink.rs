@@ -3,7 +3,7 @@
 pub(crate) mod directory;
 pub(crate) mod s3;
 
-use std::{io, path::PathBuf};
+use std::{fs::File, io, path::PathBuf};
 
 use async_trait::async_trait;
 
@@ -16,6 +16,8 @@ pub trait SnapshotSink: Send + Sync {
     async fn spool(&self) -> Result<PathBuf, SinkError>;
     /// Stores a sealed snapshot.
     async fn put_snapshot(&self, key: &str, snapshot: &SealedSnapshot) -> Result<(), SinkError>;
+    /// Opens a sealed snapshot. The file of a store elsewhere is a temporary one, which is deleted once it is closed.
+    async fn get_snapshot(&self, key: &str) -> Result<File, SinkError>;
     /// Stores a small file.
     async fn put(&self, key: &str, content: Vec<u8>) -> Result<(), SinkError>;
     /// Returns a small file.

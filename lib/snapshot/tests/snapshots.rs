@@ -14,9 +14,9 @@ use std::{
 use futures::stream;
 use jiff::{SignedDuration, Timestamp};
 use keelway_snapshot::{
-    DatabaseError, DirectorySink, Expiry, PageProblem, ReceiveError, Retention, SealError, SealedSnapshot, SealingKey,
-    SnapshotFault, SnapshotManifest, SnapshotManifestError, SnapshotName, SnapshotOwner, SnapshotRepository,
-    SnapshotVersions, check, receive,
+    DatabaseError, DirectorySink, Expiry, OpenError, PageProblem, ReceiveError, Retention, SealError, SealedSnapshot,
+    SealingKey, SnapshotFault, SnapshotManifest, SnapshotManifestError, SnapshotName, SnapshotOwner,
+    SnapshotRepository, SnapshotVersions, check, receive,
 };
 use proptest::prelude::*;
 
@@ -223,4 +223,60 @@ fn retention_keeps_the_newest_and_names_what_it_deletes() {
 fn a_key_is_one_of_age() {
     assert!(key(1).expose_text().starts_with("AGE-SECRET-KEY-1"));
     assert!(SealingKey::from_bytes(&[1; 31]).is_err());
+}
+
+/// A sink with one snapshot, and its name.
+async fn stored(place: &Path) -> (SnapshotRepository, SnapshotName) {
+    let sink = Arc::new(DirectorySink::new(place.to_owned()));
+    let repository = SnapshotRepository::new(sink, owner("0123456789abcdef"));
+    let sealed = received(BRANCHES, &repository.sink().spool().await.unwrap()).await.unwrap();
+    let at = time("2026-11-27T11:52:00Z");
+    let (name, _) = repository.store(&sealed, SnapshotVersions::default(), at).await.unwrap();
+    (repository, name)
+}
+
+#[tokio::test]
+async fn an_opened_snapshot_is_what_the_member_sent() {
+    let place = tempfile::tempdir().unwrap();
+    let (repository, name) = stored(place.path()).await;
+    let opened = repository.open(&name, key(1)).await.unwrap();
+    assert_eq!((opened.length, opened.manifest.database.revision), (BRANCHES.len() as u64, 404));
+    let (mut parts, mut read) = (opened.into_parts(), Vec::new());
+    while let Some(part) = parts.recv().await {
+        read.extend(part.unwrap());
+    }
+    assert!(read == BRANCHES, "{} of {} bytes", read.len(), BRANCHES.len());
+}
+
+#[tokio::test]
+async fn a_snapshot_that_cannot_be_used_is_not_opened() {
+    let place = tempfile::tempdir().unwrap();
+    let (repository, name) = stored(place.path()).await;
+    let open = async |byte| repository.open(&name, key(byte)).await.err();
+    assert!(matches!(open(2).await, Some(OpenError::Fault(SnapshotFault::Seal(SealError::OtherKey)))));
+    let missing: SnapshotName = "20261127T115200Z-5".parse().unwrap();
+    assert!(matches!(repository.open(&missing, key(1)).await.err(), Some(OpenError::Missing)));
+
+    let of_cluster = place.path().join("default/c1/0123456789abcdef");
+    let (sealed, manifest) = (of_cluster.join(format!("{name}.db.age")), of_cluster.join(format!("{name}.json")));
+    let (whole, text) = (fs::read(&sealed).unwrap(), fs::read_to_string(&manifest).unwrap());
+    fs::write(&sealed, &whole[..whole.len() - 1]).unwrap();
+    assert!(matches!(open(1).await, Some(OpenError::Length { .. })), "a truncated file");
+    let mut damaged = whole.clone();
+    damaged[whole.len() / 2] ^= 1;
+    fs::write(&sealed, &damaged).unwrap();
+    assert!(matches!(open(1).await, Some(OpenError::Fault(SnapshotFault::File(_)))), "a damaged file");
+    fs::write(&sealed, &whole).unwrap();
+    fs::write(&manifest, text.replace("0123456789abcdef", "fedcba9876543210")).unwrap();
+    let foreign = open(1).await;
+    assert!(matches!(foreign, Some(OpenError::Manifest(SnapshotManifestError::Foreign { .. }))), "{foreign:?}");
+    fs::write(&manifest, text.replace("\"revision\": 404", "\"revision\": 405")).unwrap();
+    assert!(matches!(open(1).await, Some(OpenError::Other)), "another manifest");
+    let later = of_cluster.join("20261127T115200Z-405.json");
+    fs::write(&later, text.replace("Z-404", "Z-405")).unwrap();
+    fs::copy(&sealed, of_cluster.join("20261127T115200Z-405.db.age")).unwrap();
+    let renamed: SnapshotName = "20261127T115200Z-405".parse().unwrap();
+    assert!(matches!(repository.open(&renamed, key(1)).await.err(), Some(OpenError::Other)), "an older snapshot");
+    fs::write(&manifest, text).unwrap();
+    assert!(open(1).await.is_none());
 }

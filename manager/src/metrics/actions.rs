@@ -14,7 +14,7 @@ pub(super) struct ActionKind {
 }
 
 /// All kinds and results. A decision is saved with its pass, so it cannot fail separately. An effect can.
-pub(super) const KINDS: [ActionKind; 22] = [
+pub(super) const KINDS: [ActionKind; 23] = [
     done("add-member"),
     done("bear"),
     done("restore"),
@@ -34,6 +34,7 @@ pub(super) const KINDS: [ActionKind; 22] = [
     done("order"),
     failed("order"),
     done("place"),
+    done("rebuild-store"),
     done("release"),
     done("remove-member"),
     done("retire"),
@@ -96,9 +97,12 @@ fn of_decision(decision: &Decision) -> &'static str {
         Decision::KeepComponent { .. } => "keep",
         Decision::UpgradeComponent { .. } => "upgrade",
         Decision::UpgradeKeelway { .. } => "upgrade-keelway",
-        Decision::CreateStore { .. } => "bear",
+        Decision::CreateStore { .. } | Decision::CreateStoreFromSnapshot { .. } => "bear",
         Decision::ChangeMembers { kind: MembershipChangeKind::Add, .. } => "add-member",
-        Decision::ChangeMembers { kind: MembershipChangeKind::Remove, .. } => "remove-member",
+        Decision::ChangeMembers { kind: MembershipChangeKind::Remove, .. } | Decision::WithdrawRestore { .. } => {
+            "remove-member"
+        }
+        Decision::RebuildStore { .. } | Decision::RestoreStore { .. } => "rebuild-store",
         Decision::RestoreBundle { .. } => "restore",
         Decision::RemoveCluster { .. } => "forget",
         Decision::RemoveHypervisor { .. } => "release",

@@ -10,7 +10,7 @@ pub(crate) struct Demand {
 
 /// The long test binaries, the longest first, so that only short ones remain for the end of the run. The load is about the value in
 /// `target/test-times.tsv`, with a reserve for moments in which a live suite needs more.
-const MEASURED: [(&str, Demand); 26] = [
+const MEASURED: [(&str, Demand); 27] = [
     // The load of these two is that of their memory: the images of each machine are in memory, and three fleets at once do not fit.
     ("e2e fleet", live(130)),
     ("e2e hostile_hosts", live(130)),
@@ -30,6 +30,7 @@ const MEASURED: [(&str, Demand); 26] = [
     ("hypervisor-agent network", live(70)),
     ("manager kubernetes", live(70)),
     ("e2e store_equivalence", live(80)),
+    ("e2e restored", live(70)),
     ("e2e leaders", live(80)),
     ("e2e contracts", live(60)),
     ("local-hypervisor live", live(60)),

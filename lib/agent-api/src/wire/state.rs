@@ -47,6 +47,7 @@ impl From<&MachineState> for proto::MachineState {
             figures: state.figures.iter().map(component_figures).collect(),
             agent_id: state.agent_id.clone(),
             formats: Some(state.formats.into()),
+            restores: state.restores,
         }
     }
 }
@@ -78,6 +79,7 @@ impl TryFrom<proto::MachineState> for MachineState {
             figures: state.figures.into_iter().map(figures).collect::<Result<_, _>>()?,
             agent_id: state.agent_id,
             formats: state.formats.map(Into::into).unwrap_or_default(),
+            restores: state.restores,
         })
     }
 }

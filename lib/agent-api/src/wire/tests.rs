@@ -175,6 +175,7 @@ prop_compose! {
         let driver = if systemd { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs };
         MachineState {
             formats: FormatRange { first: formats.0, last: formats.1 },
+            restores: owned,
             runtime: RuntimeFacts { name: "containerd".to_owned(), version: "v2".to_owned(), cgroup_driver: driver },
             owner: owned.then(|| "00000000000000ff".parse().unwrap()),
             applied: applied.map(|(term, generation)| Applied { term, generation, digest: "d".to_owned() }),

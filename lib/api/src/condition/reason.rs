@@ -197,7 +197,7 @@ reasons! {
         "fewer than a majority of the etcd members work together: the API server serves nothing until they do"
         => "bring the machines of the members that the message names back; if they are gone for good: docs/operations.md, \".. etcd lost its quorum\"";
     StoreRebuilding, WARNING, "Cluster", "EtcdMembersHealthy":
-        "a majority of the etcd members was lost, and Keelway rebuilds the store from one member; the API server serves nothing until an API server is ready again"
+        "Keelway rebuilds the store from one member, after a majority was lost or to restore a snapshot; the API serves nothing until an API server is ready again"
         => "nothing; the message names the step, and `keelway plan` what it waits for: docs/etcd-members.md";
     MemberCorrupt, WARNING, "Cluster", "EtcdMembersHealthy":
         "etcd has raised the alarm `CORRUPT`: the data of a member differs from that of the others, and the API server serves nothing until the alarm is disarmed"

@@ -7,7 +7,7 @@ use super::{
     cel::{CelRule, is, list, quoted, rule, write},
     fleet,
     forms::{BRACKETED, CPU, ENDLESS, ID, MEMORY, PORT, SPAN, is_dns_name, subdomain},
-    name, network,
+    name, network, restore,
     schema::extend,
     snapshots,
 };
@@ -32,6 +32,7 @@ pub(super) const LIVES: [&str; 4] = ["componentTTL", "workerTTL", "adminTTL", "a
 /// Adds the checks to the schema.
 pub(super) fn refine(root: &mut Json) {
     bounds(root);
+    restore::bounds(root);
     snapshots::bounds(root);
     let mut rules = name::rules();
     rules.extend(of_spec());
@@ -40,6 +41,7 @@ pub(super) fn refine(root: &mut Json) {
     rules.extend(arguments::rules());
     rules.extend(lives());
     rules.extend(amounts());
+    rules.extend(restore::rules());
     rules.extend(snapshots::rules());
     rules.extend(of_status());
     rules.extend(of_changes());

@@ -86,6 +86,9 @@ pub struct MachineState {
     /// The config formats that the machine supports.
     #[serde(default, skip_serializing_if = "FormatRange::is_of_v0_1_0")]
     pub formats: FormatRange,
+    /// Whether the machine can make the data of an etcd member from a snapshot.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub restores: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -198,6 +201,7 @@ impl MachineState {
             identity: None,
             agent_id: None,
             formats: FormatRange::OWN,
+            restores: true,
         }
     }
 
@@ -452,6 +456,7 @@ impl MachineState {
             identity: self.identity.clone(),
             agent_id: self.agent_id.clone(),
             formats: self.formats,
+            restores: self.restores,
         }
     }
 

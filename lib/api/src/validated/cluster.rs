@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::{
-    FaultCollector, ValidatedCluster, arguments, check_name, fleet, labels::check_metadata, network, snapshots,
+    FaultCollector, ValidatedCluster, arguments, check_name, fleet, labels::check_metadata, network, restore, snapshots,
 };
 use crate::{
     Cluster, Documents,
@@ -48,6 +48,7 @@ impl ValidatedCluster {
         }
         let release = faults.take(find_release(&spec.version));
         check_members(spec.etcd.replicas, &mut faults);
+        restore::check(&spec.etcd, &mut faults);
         snapshots::check(spec.etcd.snapshots.as_ref(), &mut faults);
         let network::ClusterRanges { pods, services, vpn } = network::ranges(spec, &mut faults);
         network::check_mtu(spec.vpn.mtu, [&pods, &services, &vpn], &mut faults);

@@ -183,6 +183,13 @@ impl Folder {
         file.write_all(content)
     }
 
+    /// Creates an empty file with these attributes, for writing. It is an error if the name exists.
+    pub(super) fn create_empty(&self, name: &str, attributes: Attributes) -> io::Result<File> {
+        let file = self.create_file(name)?;
+        attributes.set(file.as_fd())?;
+        Ok(file)
+    }
+
     /// Opens a regular file without blocking (a pipe may have no reader). Returns `None` for anything else.
     pub(super) fn open_regular(&self, name: impl Arg) -> io::Result<Option<File>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -13,7 +13,7 @@ use keelway_api::{
     name::{ClusterRef, ComponentName, HypervisorName, PodName},
     role::Role,
     store_observation::{MemberList, StoreObservation},
-    store_rebuild::{EtcdRecovery, RebuildPhase, StoreRebuild},
+    store_rebuild::{EtcdRecovery, RebuildPhase, RebuildSource, StoreRebuild},
 };
 
 use super::{PlanTransition, etcd, stores};
@@ -30,7 +30,12 @@ pub(super) fn rebuilds_take_steps(step: &PlanTransition) -> Vec<String> {
                 continues_wrongly(step, cluster, (old, new)).or_else(|| removes_early(before, after))
             }
             // Nothing was changed yet.
-            (Some(old), None) if old.phase < RebuildPhase::Starting && before.rebuilt == after.rebuilt => None,
+            (Some(old), None) if is_restore(old) && is_withdrawn(cluster, old, after) => None,
+            (Some(old), None)
+                if !is_restore(old) && old.phase < RebuildPhase::Starting && before.rebuilt == after.rebuilt =>
+            {
+                None
+            }
             (Some(old), None) => ends_wrongly(old, after),
         };
         Some(format!("{name}: {}", what?))
@@ -43,6 +48,12 @@ fn begins_wrongly(
     cluster: &Cluster,
     (before, rebuild): (&EtcdStatus, &StoreRebuild),
 ) -> Option<&'static str> {
+    if is_restore(rebuild) {
+        let is_verified = cluster.id().and_then(|id| step.seen.restores.get(id)).is_some_and(Result::is_ok);
+        let is_new = !before.members.contains_key(&rebuild.member);
+        return (!is_verified || !is_new || rebuild.phase != RebuildPhase::Stopping)
+            .then_some("a restore without a verified snapshot");
+    }
     let Some(seen) = cluster.id().and_then(|id| step.seen.stores.get(id)) else { return Some("not observed") };
     let (responding, voters) = (responding(seen, before), voters(before).count());
     if seen.list.is_some() || seen.leader().is_some() || responding.len() * 2 > voters {
@@ -54,6 +65,17 @@ fn begins_wrongly(
     } else {
         (rebuild.phase != RebuildPhase::Stopping).then_some("a step was left out")
     }
+}
+
+fn is_restore(rebuild: &StoreRebuild) -> bool {
+    matches!(rebuild.source, RebuildSource::Snapshot { .. })
+}
+
+/// A restore is withdrawn before the data of its member is complete, and the members of before stay.
+fn is_withdrawn(cluster: &Cluster, old: &StoreRebuild, after: &EtcdStatus) -> bool {
+    let is_requested = cluster.spec.etcd.restore.as_ref().is_some_and(|request| request.is_executed_by(&old.source));
+    let others = after.staying_members().filter(|(name, _)| **name != old.member).count();
+    is_restore(old) && !is_requested && old.phase <= RebuildPhase::Preparing && others > 0
 }
 
 fn is_ordered(cluster: &Cluster, store: &EtcdStatus, responding: &[&ComponentName]) -> bool {
@@ -83,13 +105,17 @@ fn continues_wrongly(
     (old, new): (&StoreRebuild, &StoreRebuild),
 ) -> Option<&'static str> {
     let of = |rebuild: &StoreRebuild| (rebuild.number, rebuild.source.clone(), rebuild.member.clone());
-    if of(old) != of(new) || !(new.phase == old.phase || next(old.phase) == Some(new.phase)) {
+    if of(old) != of(new) || !(new.phase == old.phase || next(old) == Some(new.phase)) {
         return Some("a step was left out");
     }
     let name = PodName { cluster: cluster.id()?.clone(), component: new.member.clone() };
     let machine = &step.after.components.get(&name)?.spec.hypervisor;
     match new.phase {
         phase if phase == old.phase => None,
+        RebuildPhase::Starting if is_restore(new) => {
+            let data = step.seen.machine(machine).map(|state| state.data_of(&name, "data"));
+            (!data.is_some_and(|data| data.allows(Start::OnUsedData))).then_some("the data is not complete")
+        }
         RebuildPhase::Starting => (!is_copied(step, machine, (&name, new))).then_some("the data has no copy"),
         RebuildPhase::Serving => {
             let state = step.seen.machine(machine);
@@ -106,10 +132,11 @@ fn is_copied(step: &PlanTransition, machine: &HypervisorName, (name, rebuild): (
     step.seen.machine(machine).is_some_and(|state| state.data_of(name, &copy).allows(Start::OnUsedData))
 }
 
-fn next(phase: RebuildPhase) -> Option<RebuildPhase> {
-    match phase {
+fn next(rebuild: &StoreRebuild) -> Option<RebuildPhase> {
+    match rebuild.phase {
         RebuildPhase::Stopping => Some(RebuildPhase::Preparing),
         RebuildPhase::Preparing => Some(RebuildPhase::Starting),
+        RebuildPhase::Starting if is_restore(rebuild) => Some(RebuildPhase::Serving),
         RebuildPhase::Starting => Some(RebuildPhase::Restarting),
         RebuildPhase::Restarting => Some(RebuildPhase::Serving),
         RebuildPhase::Serving => None,
@@ -173,5 +200,9 @@ fn may_be_forced(
 /// Whether a rebuild that ended retires a member.
 pub(super) fn retires(before: &EtcdStatus, after: &EtcdStatus, member: &ComponentName) -> bool {
     let ended = before.rebuild.as_ref().filter(|_| after.rebuild.is_none());
-    ended.is_some_and(|rebuild| rebuild.phase == RebuildPhase::Serving && rebuild.member != *member)
+    ended.is_some_and(|rebuild| {
+        let is_withdrawn = is_restore(rebuild) && rebuild.phase <= RebuildPhase::Preparing;
+        (rebuild.phase == RebuildPhase::Serving && rebuild.member != *member)
+            || (is_withdrawn && rebuild.member == *member)
+    })
 }

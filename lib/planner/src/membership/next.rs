@@ -168,8 +168,8 @@ fn new_member(plan: &mut Plan, fleet: &mut FleetCapacity, at: StoreContext<'_>) 
     }
 }
 
-/// The lowest number that no member of the store ever had.
-fn next_index(plan: &Plan, at: StoreContext<'_>) -> Option<u32> {
+/// The lowest number that no member of the store ever had. None: no store is recorded.
+pub(crate) fn next_index(plan: &Plan, at: StoreContext<'_>) -> Option<u32> {
     let store = store(&plan.documents, at)?;
     let names = store.initial_cluster.keys().chain(store.members.keys());
     let used = names.filter_map(|name| name.as_str().rsplit_once('-')?.1.parse::<u32>().ok());

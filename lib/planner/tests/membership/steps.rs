@@ -13,6 +13,7 @@ pub(super) fn kinds(world: &World) -> Vec<String> {
         StoreOrder::Disarm { alarm, .. } => format!("disarm {alarm}"),
         StoreOrder::Compact { .. } => "compact".to_owned(),
         StoreOrder::Defragment { component, .. } => format!("defragment {component}"),
+        StoreOrder::Restore { .. } => format!("{order}"),
     };
     world.orders.iter().map(kind).collect()
 }

@@ -15,7 +15,7 @@ use keelway_api::{
 };
 use keelway_planner::{
     CertificateSeen, ComponentHealth, FirstBindings, HeldConfig, HeldMachine, PassObservation, Plan, Recovery,
-    StoreOrder, configure, invariants, plan, recover, store_model::StoreModel,
+    RestorableSnapshot, StoreOrder, configure, invariants, plan, recover, store_model::StoreModel,
 };
 
 use super::model::{apply, hypervisors, identified, mint};
@@ -65,6 +65,10 @@ pub(super) struct World {
     pub(super) forced: BTreeSet<(PodName, String)>,
     /// Whether machines that were lost have returned, with what ran on them.
     pub(super) returned: bool,
+    /// What the driver finds of the snapshot that a restore names.
+    pub(super) snapshot: Result<RestorableSnapshot, String>,
+    /// The data that was made from it, until its member starts.
+    restored: Option<(PodName, StoreModel)>,
     pub(super) now: Timestamp,
     pub(super) orders: Vec<StoreOrder>,
 }
@@ -93,6 +97,8 @@ impl World {
             lost: BTreeSet::new(),
             forced: BTreeSet::new(),
             returned: false,
+            snapshot: Ok(RestorableSnapshot { kubernetes: "1.37.0".to_owned(), etcd: "3.7.0".to_owned(), revision: 7 }),
+            restored: None,
             now: Timestamp::UNIX_EPOCH,
             orders: Vec::new(),
         }
@@ -205,9 +211,33 @@ impl World {
             health: health.collect(),
             bindings: [(id, ObservedValue::Known(FirstBindings::Cluster.digest()))].into(),
             certificates: self.certificates.clone(),
+            restores: self.snapshots(),
             stores: store.into_iter().collect(),
             ..PassObservation::default()
         }
+    }
+
+    /// What the driver reads before a restore begins.
+    fn snapshots(&self) -> BTreeMap<ClusterId, Result<RestorableSnapshot, String>> {
+        let cluster = self.documents.clusters.values().next().unwrap();
+        cluster.pending_restore().map(|_| (self.id(), self.snapshot.clone())).into_iter().collect()
+    }
+
+    /// The machine makes the data of a member. No member and no API server may run.
+    fn restore(&mut self, pod: &PodName, round: &Round) {
+        let machine = self.members()[&pod.component].clone();
+        if !self.responds(round, self.number_of(&machine)) {
+            return;
+        }
+        let status = self.status();
+        let initial = &status.members[&pod.component].started_with.as_ref().unwrap().initial_cluster;
+        let token = format!("{}-{}", pod.cluster, status.rebuild.unwrap().number);
+        let store = StoreModel::new(initial, &token);
+        let data = self.machines.get_mut(&machine).unwrap().data.get_mut(&format!("{pod}/data")).unwrap();
+        assert!(data.marked && !data.used, "the data directory of {pod}");
+        data.used = true;
+        self.data.insert(pod.clone(), *store.list().keys().next().unwrap());
+        self.restored = Some((pod.clone(), store));
     }
 
     /// Decides without any effect.
@@ -243,6 +273,10 @@ impl World {
     }
 
     fn execute(&mut self, order: &StoreOrder, round: &Round) {
+        if let StoreOrder::Restore { pod, .. } = order {
+            self.orders.push(order.clone());
+            return self.restore(pod, round);
+        }
         let up = self.up(|number| self.works(round, number)).into_values().collect();
         let Some(store) = &mut self.store else { return };
         let had_majority = store.has_majority(&up);
@@ -273,6 +307,9 @@ impl World {
         }
         let running: Vec<PodName> = state.sandboxes.iter().map(|sandbox| sandbox.pod.clone()).collect();
         for pod in running {
+            if let Some((_, store)) = self.restored.take_if(|(restored, _)| *restored == pod) {
+                self.store = Some(store);
+            }
             if let Some(wanted) = config.pods.get(&pod).filter(|_| pod.component.as_str().starts_with("etcd-")) {
                 self.start(&pod, wanted);
                 self.force(&pod, wanted);

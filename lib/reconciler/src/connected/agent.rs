@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::StreamExt;
+use futures::{StreamExt, future::ready};
 use keelway_agent_api::{
-    client::{AgentClientError, ConfigDelivery, HypervisorAgentClient},
+    client::{AgentClientError, ConfigDelivery, DataRestoreOrder, HypervisorAgentClient},
     enrollment::GrantedIdentity,
 };
 use keelway_api::{
@@ -25,14 +25,18 @@ use keelway_base::error_chain::chain_text;
 use keelway_cri::proxy::connection::MachineConnection;
 use keelway_machine::leader::Leader;
 use keelway_machine_io::access::MachineAccess;
+use keelway_planner::DataRestoration;
 use tokio::{sync::Notify, task::JoinHandle};
 use tonic::transport::Channel;
 
 use super::{LOOK, UnseenMachine};
-use crate::{AgentCertification, ApplyOutcome, RunControl};
+use crate::{AgentCertification, ApplyOutcome, RunControl, SnapshotParts};
 
 /// The time limit for opening a watch. An agent responds to it at once.
 const WATCH: Duration = Duration::from_secs(5);
+
+/// The time limit for sending and restoring a snapshot. The largest database has 8 GiB.
+const RESTORE: Duration = Duration::from_secs(3600);
 
 pub(super) struct ConnectedAgent {
     client: HypervisorAgentClient,
@@ -153,6 +157,23 @@ impl ConnectedAgent {
     /// Sends the agent the authorities and the revocation list of its driver.
     pub(super) async fn trust(&self, certifying: &AgentCertification<'_>) -> Result<(), String> {
         self.client.give_identity(None, certifying.trust()?, LOOK).await.map_err(|error| chain_text(&error))
+    }
+
+    /// Sends a snapshot, from which the agent makes the data of a member. A snapshot that cannot be read to its end is too short for the agent.
+    pub(super) async fn restore_data(
+        &self,
+        leader: Leader,
+        restoration: DataRestoration,
+        snapshot: SnapshotParts,
+    ) -> Result<(), String> {
+        let DataRestoration { name, command, .. } = restoration;
+        let length = snapshot.length;
+        let parts = snapshot
+            .into_stream()
+            .map(|part| part.inspect_err(|error| tracing::warn!(%error, "cannot read the snapshot to its end")).ok());
+        let parts = parts.take_while(|part| ready(part.is_some())).filter_map(ready);
+        let order = DataRestoreOrder { leader, pod: name, command, length };
+        self.client.restore_data(order, parts, RESTORE).await.map_err(|error| chain_text(&error))
     }
 
     pub(super) async fn dial(&self, address: SocketAddr, patience: Duration) -> io::Result<MachineConnection> {

@@ -9,11 +9,12 @@ use keelway_api::{
 use keelway_base::error_chain::chain_text;
 use keelway_cri::proxy::connection::MachineConnection;
 use keelway_machine::{action::Action, report::Effect};
-use keelway_machine_io::local::LocalMachine;
+use keelway_machine_io::{local::LocalMachine, restore};
+use keelway_planner::DataRestoration;
 use tokio::{sync::Notify, task::JoinHandle};
 
 use super::UnseenMachine;
-use crate::{ApplyOutcome, RunControl};
+use crate::{ApplyOutcome, RunControl, SnapshotParts};
 
 pub(super) struct ConnectedRuntime(LocalMachine);
 
@@ -53,6 +54,17 @@ impl ConnectedRuntime {
         let report = self.0.execute(actions, &run.stop, &tell).await;
         let failures = report.failed.iter().map(|failure| format!("{}: {}", failure.action, failure.error)).collect();
         ApplyOutcome { effects: report.done.len(), failures }
+    }
+
+    pub(super) async fn restore_data(
+        &self,
+        restoration: &DataRestoration,
+        snapshot: SnapshotParts,
+    ) -> Result<(), String> {
+        let DataRestoration { name, pod, command } = restoration;
+        let order = restore::DataRestoration { name, pod, command, length: snapshot.length };
+        let restored = self.0.restore(order, snapshot.into_stream()).await;
+        restored.map_err(|error| chain_text(&error))
     }
 
     pub(super) async fn dial(&self, address: SocketAddr, patience: Duration) -> io::Result<MachineConnection> {

@@ -12,15 +12,20 @@ use super::{SnapshotError, spec};
 /// Returns the snapshots of a cluster. Sends no request.
 pub fn snapshot_repository(documents: &Documents, cluster: &Cluster) -> Result<SnapshotRepository, SnapshotError> {
     let id = cluster.id().ok_or(SnapshotError::NotMade)?;
-    let sink = &spec(cluster)?.sink;
-    let sink: Arc<dyn SnapshotSink> = match (&sink.directory, &sink.s3) {
-        (Some(directory), _) => Arc::new(DirectorySink::new(directory.path())),
-        (None, Some(bucket)) => Arc::new(s3(documents, cluster, bucket)?),
-        (None, None) => return Err(SnapshotError::NoSink),
-    };
+    let sink = of(documents, cluster)?;
     let reference = cluster.reference();
     let owner = SnapshotOwner { id: id.to_string(), namespace: reference.namespace, name: reference.name };
     Ok(SnapshotRepository::new(sink, owner))
+}
+
+/// Returns the sink of a cluster. Sends no request.
+pub(super) fn of(documents: &Documents, cluster: &Cluster) -> Result<Arc<dyn SnapshotSink>, SnapshotError> {
+    let sink = &spec(cluster)?.sink;
+    Ok(match (&sink.directory, &sink.s3) {
+        (Some(directory), _) => Arc::new(DirectorySink::new(directory.path())),
+        (None, Some(bucket)) => Arc::new(s3(documents, cluster, bucket)?),
+        (None, None) => return Err(SnapshotError::NoSink),
+    })
 }
 
 fn s3(documents: &Documents, cluster: &Cluster, bucket: &SnapshotBucket) -> Result<S3Sink, SnapshotError> {

@@ -52,6 +52,7 @@ fn has_taken_effect(order: &StoreOrder, store: &StoreObservation, list: &MemberL
             let mut reports = store.members.values().filter_map(ObservedValue::known);
             reports.any(|report| report.id == *id && report.database.size < *size)
         }
+        StoreOrder::Restore { .. } => false,
     })
 }
 
@@ -67,6 +68,8 @@ fn executor<'a>(order: &StoreOrder, store: &'a StoreObservation) -> Option<&'a C
             .find(|(_, seen)| seen.known().is_some_and(|report| report.id == *id))
             .map(|(name, _)| name),
         StoreOrder::Remove { id, .. } => voters.iter().find(|(_, report)| report.id != *id).map(|(name, _)| *name),
+        // It needs a machine, and no member.
+        StoreOrder::Restore { .. } => None,
         StoreOrder::AddLearner { .. }
         | StoreOrder::Promote { .. }
         | StoreOrder::Disarm { .. }
@@ -83,6 +86,7 @@ async fn send(client: &EtcdClient, order: &StoreOrder) -> Result<(), EtcdError> 
         StoreOrder::Disarm { id, alarm } => client.disarm(id.0, etcd_alarm(*alarm)).await,
         StoreOrder::Compact { revision } => compact(client, *revision).await,
         StoreOrder::Defragment { .. } => client.defragment().await,
+        StoreOrder::Restore { .. } => Ok(()),
     }
 }
 

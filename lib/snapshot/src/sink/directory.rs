@@ -82,6 +82,11 @@ impl SnapshotSink for DirectorySink {
         File::open(path.parent().unwrap_or(&self.root)).and_then(|directory| directory.sync_all()).map_err(failed)
     }
 
+    async fn get_snapshot(&self, key: &str) -> Result<File, SinkError> {
+        let path = self.root.join(key);
+        File::open(&path).map_err(|cause| SinkError::File { operation: "read", path, cause })
+    }
+
     async fn put(&self, key: &str, content: Vec<u8>) -> Result<(), SinkError> {
         let path = self.place(key)?;
         let written = || {

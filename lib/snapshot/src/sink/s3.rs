@@ -2,7 +2,12 @@
 
 mod client;
 
-use std::{io::Read, path::PathBuf, sync::Arc};
+use std::{
+    fs::File,
+    io::{Read, Write},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use hyper::body::Bytes;
@@ -107,7 +112,7 @@ impl S3Sink {
 
 /// The parts of a sealed file.
 struct Parts {
-    file: std::fs::File,
+    file: File,
     path: PathBuf,
 }
 
@@ -168,6 +173,16 @@ impl SnapshotSink for S3Sink {
         }
         let content = Parts::of(snapshot)?.next()?.unwrap_or_default();
         self.upload_at_once(&key, content).await
+    }
+
+    async fn get_snapshot(&self, key: &str) -> Result<File, SinkError> {
+        let key = format!("{}{key}", self.prefix);
+        let action = self.bucket.get_object(Some(&self.credentials), &key);
+        let failed = |cause| SinkError::File { operation: "write to", path: self.spool.clone(), cause };
+        // The file has no name, so that it disappears with this process.
+        let mut file = tempfile::tempfile_in(&self.spool).map_err(failed)?;
+        self.client.download("GetObject", &action, |part| file.write_all(part).map_err(failed)).await?;
+        Ok(file)
     }
 
     async fn put(&self, key: &str, content: Vec<u8>) -> Result<(), SinkError> {

@@ -115,7 +115,8 @@ pub(super) fn references(resource: &ApiResource, object: &DynamicObject) -> BTre
             // If the class is deleted, the cluster keeps using the pull secrets of the class.
             let of_class = pull_secrets(object, "/status/class/images/pullSecrets", "default");
             let own = pull_secrets(object, "/spec/images/pullSecrets", namespace).chain(of_class);
-            own.chain(snapshot_credentials(object, namespace)).collect()
+            let of_etcd = [SNAPSHOT_CREDENTIALS, SOURCE_KEYS].into_iter();
+            own.chain(of_etcd.filter_map(|path| secret_at(object, path, namespace))).collect()
         }
         _ => BTreeSet::new(),
     }
@@ -134,8 +135,8 @@ pub(super) fn referred_to(world: &Documents) -> BTreeSet<SecretName> {
         let class = document.status.as_ref().and_then(|status| status.class.as_ref());
         let own = document.spec.images.pull_secrets.iter();
         let own = own.map(|own| SecretName { namespace: cluster.namespace.clone(), name: own.name.clone() });
-        let credentials = document.snapshot_credentials();
-        own.chain(class.into_iter().flat_map(|class| class.images.secrets())).chain(credentials)
+        let of_etcd = document.snapshot_credentials().into_iter().chain(document.source_keys());
+        own.chain(class.into_iter().flat_map(|class| class.images.secrets())).chain(of_etcd)
     });
     of_machines.chain(of_classes).chain(of_clusters).collect()
 }
@@ -153,9 +154,14 @@ fn pull_secrets<'a>(
     })
 }
 
-/// Returns the Secret with the credentials of the store of a cluster's snapshots.
-fn snapshot_credentials(object: &DynamicObject, namespace: &str) -> Option<SecretName> {
-    let name = object.data.pointer("/spec/etcd/snapshots/sink/s3/credentialsSecret/name").and_then(Json::as_str)?;
+/// The name of the Secret with the credentials of the store of a cluster's snapshots.
+const SNAPSHOT_CREDENTIALS: &str = "/spec/etcd/snapshots/sink/s3/credentialsSecret/name";
+/// The name of the Secret with the keys of the cluster whose snapshot a cluster begins with.
+const SOURCE_KEYS: &str = "/spec/etcd/restore/cluster/keysSecret/name";
+
+/// Returns the Secret that a field of a Cluster names.
+fn secret_at(object: &DynamicObject, path: &str, namespace: &str) -> Option<SecretName> {
+    let name = object.data.pointer(path).and_then(Json::as_str)?;
     Some(SecretName { namespace: namespace.to_owned(), name: name.to_owned() })
 }
 

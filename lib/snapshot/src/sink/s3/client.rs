@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use http::{Request, header::ETAG};
+use http::{Request, Response, header::ETAG};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -60,19 +60,51 @@ impl S3Client {
         tokio::time::timeout(REQUEST, self.response(operation, request)).await.map_err(late)?
     }
 
+    /// Sends one request without content, and passes the body of the response to `each`, part by part.
+    pub(super) async fn download<'a, A: S3Action<'a>>(
+        &self,
+        operation: &'static str,
+        action: &A,
+        mut each: impl FnMut(&[u8]) -> Result<(), SinkError> + Send,
+    ) -> Result<(), SinkError> {
+        let url = action.sign(SIGNED);
+        let request = Request::builder().method(method(A::METHOD)).uri(url.as_str()).body(Full::new(Bytes::new()));
+        let request = request.map_err(|_| SinkError::Settings("the endpoint is not the URL of a server"))?;
+        let late = |_| SinkError::TimedOut { operation, seconds: REQUEST.as_secs() };
+        let response = tokio::time::timeout(REQUEST, self.client.request(request)).await.map_err(late)?;
+        let response = response.map_err(|cause| SinkError::Connect { operation, cause: cause.into() })?;
+        if !response.status().is_success() {
+            return Err(complete(operation, response).await.err().unwrap_or(SinkError::Response { operation }));
+        }
+        let mut body = response.into_body();
+        // The limit is for each part: a database of 8 GiB can take an hour.
+        while let Some(frame) = tokio::time::timeout(REQUEST, body.frame()).await.map_err(late)? {
+            let frame = frame.map_err(|cause| SinkError::Connect { operation, cause: cause.into() })?;
+            if let Some(part) = frame.data_ref() {
+                each(part)?;
+            }
+        }
+        Ok(())
+    }
+
     async fn response(&self, operation: &'static str, request: Request<Full<Bytes>>) -> Result<S3Response, SinkError> {
         let response = self.client.request(request).await;
         let response = response.map_err(|cause| SinkError::Connect { operation, cause: cause.into() })?;
-        let (head, body) = response.into_parts();
-        let body = Limited::new(body, RESPONSE).collect().await;
-        let body = body.map_err(|cause| SinkError::Connect { operation, cause })?.to_bytes();
-        if !head.status.is_success() {
-            let code = error_code(&body).unwrap_or_default();
-            return Err(SinkError::Refused { operation, status: head.status.as_u16(), code });
-        }
-        let entity_tag = head.headers.get(ETAG).and_then(|tag| tag.to_str().ok()).map(str::to_owned);
-        Ok(S3Response { operation, entity_tag, body })
+        complete(operation, response).await
     }
+}
+
+/// Reads a response of limited size.
+async fn complete(operation: &'static str, response: Response<Incoming>) -> Result<S3Response, SinkError> {
+    let (head, body) = response.into_parts();
+    let body = Limited::new(body, RESPONSE).collect().await;
+    let body = body.map_err(|cause| SinkError::Connect { operation, cause })?.to_bytes();
+    if !head.status.is_success() {
+        let code = error_code(&body).unwrap_or_default();
+        return Err(SinkError::Refused { operation, status: head.status.as_u16(), code });
+    }
+    let entity_tag = head.headers.get(ETAG).and_then(|tag| tag.to_str().ok()).map(str::to_owned);
+    Ok(S3Response { operation, entity_tag, body })
 }
 
 fn method(method: Method) -> http::Method {

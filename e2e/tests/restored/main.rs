@@ -1,0 +1,146 @@
+//! A cluster whose data is replaced by a snapshot, and a new cluster that begins with the same one.
+//!
+//! It needs what the tests of `live` need.
+
+#![expect(clippy::unwrap_used, reason = "a test's functions fail by panicking")]
+
+use std::fs;
+
+use keelway_api::{Documents, snapshots::SnapshotsSpec};
+use keelway_e2e::{Keelway, Kubectl, TestControlPlane, TestFleet, deadline, host::on_own_host};
+use serde_json::json;
+
+/// How far the revision of a restored store is ahead of its snapshot.
+const BUMP: u64 = 1_000_000_000;
+
+#[test]
+fn snapshots_are_restored() {
+    on_own_host("snapshots_are_restored", scenario);
+}
+
+fn scenario() {
+    let mut world = TestFleet::new("e2eres");
+    let made = world.create_two();
+    let keelway = &world.keelway;
+    let plane = born(keelway, &made);
+    let _ = plane.kubectl.run(&["create", "configmap", "kept", "--from-literal=from=before"]).succeeded();
+    let _ = plane.kubectl.run(&["create", "secret", "generic", "kept", "--from-literal=from=before"]).succeeded();
+    let created = keelway.run(&["snapshot", "create", "c1"], &plane.text).succeeded();
+    let snapshot = created.text().trim();
+
+    what_cannot_be_used_stops_nothing(&plane, snapshot);
+    let plane = it_is_restored(&plane, snapshot);
+    it_is_cloned(&plane, snapshot);
+}
+
+/// A settled cluster whose snapshots are in a directory.
+fn born<'a>(keelway: &'a Keelway, machines: &[u8]) -> TestControlPlane<'a> {
+    let injected = keelway.run(&["cluster", "inject", "--name", "c1"], machines).succeeded().stdout;
+    let mut documents = Documents::read(&injected).unwrap();
+    let spec = json!({"sink": {"directory": {"path": keelway.directory().join("snapshots")}}, "schedule": ""});
+    let spec: SnapshotsSpec = serde_json::from_value(spec).unwrap();
+    documents.clusters.values_mut().next().unwrap().spec.etcd.snapshots = Some(spec);
+    let text = keelway.run(&["reconcile"], documents.write().as_bytes()).succeeded().stdout;
+    let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
+    fs::write(keelway.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
+    TestControlPlane::new(keelway, text, "c1.kubeconfig")
+}
+
+/// The error names the problem, and the cluster serves as before.
+fn what_cannot_be_used_stops_nothing(plane: &TestControlPlane<'_>, snapshot: &str) {
+    let running = plane.running();
+    let refused = |name: &str, problem: &str| {
+        let requested = request(plane, name);
+        let planned = plane.keelway.run(&["plan"], &requested);
+        assert!(planned.text().contains(problem), "{}", planned.text());
+        let reconciled = plane.keelway.run(&["reconcile"], &requested);
+        assert!(reconciled.code() != 0 && reconciled.stderr.contains(problem), "{}", reconciled.stderr);
+        assert_eq!(plane.running(), running, "{problem}: a component was restarted");
+    };
+    refused("20200101T000000Z-1", "it does not exist");
+    let sealed = plane.keelway.directory().join(format!("snapshots/default/c1/{}/{snapshot}.db.age", plane.id()));
+    let whole = fs::read(&sealed).unwrap();
+    fs::write(&sealed, &whole[..whole.len() / 2]).unwrap();
+    refused(snapshot, "and its manifest records");
+    fs::write(&sealed, whole).unwrap();
+}
+
+fn request(plane: &TestControlPlane<'_>, snapshot: &str) -> Vec<u8> {
+    let restore = ["cluster", "restore", "--name", "c1", "--snapshot", snapshot];
+    plane.keelway.run(&restore, &plane.text).succeeded().stdout
+}
+
+/// Objects of the snapshot are back, later ones are gone, and clients go on with newer revisions.
+fn it_is_restored<'a>(plane: &TestControlPlane<'a>, snapshot: &str) -> TestControlPlane<'a> {
+    let _ = plane.kubectl.run(&["delete", "configmap", "kept"]).succeeded();
+    let _ = plane.kubectl.run(&["create", "configmap", "later", "--from-literal=from=after"]).succeeded();
+    let token = plane.kubectl.run(&["create", "token", "default"]).succeeded();
+    let token = token.text().trim();
+    let before = revision(&plane.kubectl);
+    let requested = request(plane, snapshot);
+    let planned = plane.keelway.run(&["plan"], &requested);
+    assert!(planned.text().contains(&format!("restore c1 from the snapshot {snapshot}")), "{}", planned.text());
+
+    let text = plane.keelway.run(&["reconcile"], &requested).succeeded().stdout;
+    // The kubeconfig and the token are those of before.
+    let after = TestControlPlane::new(plane.keelway, text, "c1.kubeconfig");
+    has_the_objects(&after.kubectl);
+    assert_ne!(after.kubectl.run(&["get", "configmap", "later"]).code(), 0);
+    let who = after.kubectl.run(&["auth", "whoami", "--token", token]).succeeded();
+    assert!(who.text().contains("system:serviceaccount:default:default"), "{}", who.text());
+    assert!(revision(&after.kubectl) > before + BUMP / 2, "the revision went back");
+    a_watch_of_before_begins_again(&after.kubectl, before);
+
+    let members = after.documents.clusters.values().next().unwrap().status.as_ref().unwrap().etcd.clone().unwrap();
+    assert_eq!(members.members.keys().map(ToString::to_string).collect::<Vec<_>>(), ["etcd-1"]);
+    assert_eq!((members.rebuild, members.rebuilt.unwrap().number), (None, 1));
+    nothing_of_it_is_left(&after);
+    assert_eq!(after.keelway.run(&["plan", "--exit-code"], &after.text).code(), 0, "a request is executed once");
+    after
+}
+
+fn has_the_objects(kubectl: &Kubectl) {
+    let map = kubectl.get(&["configmap", "kept"]);
+    assert_eq!(map["data"]["from"], "before");
+    let secret = kubectl.get(&["secret", "kept"]);
+    assert_eq!(secret["data"]["from"], "YmVmb3Jl", "Secrets in the snapshot are encrypted");
+}
+
+fn revision(kubectl: &Kubectl) -> u64 {
+    let list = kubectl.run(&["get", "--raw", "/api/v1/namespaces/default/configmaps"]).succeeded().json();
+    list["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+}
+
+/// A watch that continues from a revision of before is refused with `Expired`, so that its client lists again.
+fn a_watch_of_before_begins_again(kubectl: &Kubectl, before: u64) {
+    let path = format!("/api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=5&resourceVersion={before}");
+    let watched = kubectl.run(&["get", "--raw", &path]);
+    let found = format!("{}{}", String::from_utf8_lossy(&watched.stdout), watched.stderr);
+    assert!(found.contains("Expired") || found.contains("too old resource version"), "{found}");
+}
+
+/// No plain snapshot and no member of before stays on a machine.
+fn nothing_of_it_is_left(plane: &TestControlPlane<'_>) {
+    for machine in &plane.machines {
+        let own = machine.path(&format!("/var/lib/keelway/{}", plane.id()));
+        assert!(!own.join("etcd-0").exists(), "{}", machine.name());
+        assert!(!own.join("etcd-1/restore").exists(), "{}", machine.name());
+    }
+}
+
+/// The new cluster has the objects of the snapshot, authorities of its own, and members of its own.
+fn it_is_cloned(plane: &TestControlPlane<'_>, snapshot: &str) {
+    let keelway = plane.keelway;
+    let inject = ["cluster", "inject", "--name", "c2", "--from-snapshot", snapshot];
+    let injected = keelway.run(&inject, &plane.text).succeeded().stdout;
+    let text = keelway.run(&["reconcile"], &injected).succeeded().stdout;
+    let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c2"], &text).succeeded().stdout;
+    fs::write(keelway.directory().join("c2.kubeconfig"), kubeconfig).unwrap();
+    let clone = Kubectl::new(&keelway.directory().join("c2.kubeconfig"));
+    has_the_objects(&clone);
+    let _ = clone.run(&["create", "configmap", "own", "--from-literal=of=c2"]).succeeded();
+    assert_ne!(plane.kubectl.run(&["get", "configmap", "own"]).code(), 0, "the source has no objects of the clone");
+    deadline::until("the source serves", deadline::KUBERNETES, || plane.kubectl.run(&["get", "nodes"]).code() == 0);
+    let documents = Documents::read(&text).unwrap();
+    assert_eq!(keelway.run(&["plan", "--exit-code"], documents.write().as_bytes()).code(), 0);
+}
