@@ -52,13 +52,27 @@ struct KnownWork {
     seen: Option<AppliedMark>,
     applied: Option<AppliedReport>,
     object_digest: Option<u64>,
+    /// Whether the fleet sent the Work to this process, so that it is known what was reported.
+    is_received: bool,
+    /// A status that was observed before that.
+    held: Option<ObjectReport>,
     /// The state in which the Work is counted.
     counted: Option<WorkState>,
 }
 
 impl KnownWork {
     fn new(order: OrderedObject) -> Self {
-        Self { order, manifest: None, mark: None, seen: None, applied: None, object_digest: None, counted: None }
+        Self {
+            order,
+            manifest: None,
+            mark: None,
+            seen: None,
+            applied: None,
+            object_digest: None,
+            is_received: false,
+            held: None,
+            counted: None,
+        }
     }
 
     /// What was applied before a restart is applied until the agent or the fleet reports otherwise.
@@ -167,7 +181,11 @@ impl WorkEngine {
             let is_same = (&known.order.uid, known.order.generation, known.order.is_deletion)
                 == (&order.uid, order.generation, order.is_deletion);
             known.applied = known.applied.take().or(applied);
+            if let Some(held) = known.held.take().filter(|held| object_digest != Some(held.digest())) {
+                self.reports.object(&work, held);
+            }
             known.object_digest = known.object_digest.or(object_digest);
+            known.is_received = true;
             if is_same {
                 return self.count(&work);
             }
@@ -179,7 +197,8 @@ impl WorkEngine {
         } else {
             self.objects.insert(order.object.clone(), work.clone());
             let manifest = Some(manifest);
-            self.works.insert(work.clone(), KnownWork { manifest, applied, object_digest, ..KnownWork::new(order) });
+            let known = KnownWork { manifest, applied, object_digest, is_received: true, ..KnownWork::new(order) };
+            self.works.insert(work.clone(), known);
         }
         self.count(&work);
         self.queue.add(&work, rank);
@@ -251,8 +270,13 @@ impl WorkEngine {
         let Some(status) = status else { return };
         let report = ObjectReport { generation: live.metadata.generation, status: Some(status.clone()) };
         let digest = report.digest();
-        if known.object_digest.replace(digest) != Some(digest) {
+        if known.object_digest.replace(digest) == Some(digest) {
+            return;
+        }
+        if known.is_received {
             self.reports.object(&known.order.work, report);
+        } else {
+            known.held = Some(report);
         }
     }
 

@@ -1,10 +1,10 @@
 //! `keelway fleet explain`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use keelway_fleet::{PlacementExplanation, WorkloadCluster, WorkloadPlacement, WorkloadRef, names::FLEET_NAMESPACE};
 use kube::{Api, Client, api::ListParams};
 
-use super::{fleet_api::FleetArgument, fleet_status::CheckOutput, print, session::runtime};
+use super::{fleet_api::FleetArgument, print, session::runtime};
 use crate::exit::{Code, CommandFailure};
 
 /// Short names of kinds, as kubectl has them.
@@ -32,10 +32,19 @@ pub(crate) struct FleetExplainArguments {
     #[arg(short, long, value_name = "NAMESPACE")]
     pub(crate) namespace: Option<String>,
     /// The output format
-    #[arg(short, long, value_enum, default_value = "table")]
-    pub(crate) output: CheckOutput,
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub(crate) output: ExplanationOutput,
     #[command(flatten)]
     pub(crate) fleet: FleetArgument,
+}
+
+/// The output format of an explanation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExplanationOutput {
+    /// A paragraph for each cluster
+    Text,
+    /// The same in JSON
+    Json,
 }
 
 pub(super) fn run(arguments: &FleetExplainArguments) -> Result<Code, CommandFailure> {
@@ -54,8 +63,8 @@ pub(super) fn run(arguments: &FleetExplainArguments) -> Result<Code, CommandFail
         Ok::<_, CommandFailure>(PlacementExplanation::new(&placement.spec, placement.status.as_ref(), &clusters))
     })?;
     let text = match arguments.output {
-        CheckOutput::Table => explanation.to_string(),
-        CheckOutput::Json => serde_json::to_string_pretty(&explanation).map_err(CommandFailure::other)? + "\n",
+        ExplanationOutput::Text => explanation.to_string(),
+        ExplanationOutput::Json => serde_json::to_string_pretty(&explanation).map_err(CommandFailure::other)? + "\n",
     };
     print(&text)?;
     Ok(Code::Done)
