@@ -137,7 +137,7 @@ fn api_service() -> Value {
 }
 
 /// The fleet, by one version of the files. All certificates of a fleet are issued together, so that of the host stands for all.
-struct HostedFleet {
+struct HostedFleetFiles {
     files: Vec<PathBuf>,
     version: FilesVersion,
     client: Client,
@@ -145,7 +145,7 @@ struct HostedFleet {
     validity: Validity,
 }
 
-impl HostedFleet {
+impl HostedFleetFiles {
     async fn read(directory: &Path) -> Result<Self, FleetHostError> {
         let [kubeconfig, bindings, certificate] =
             ["kubeconfig.json", "bindings.json", "client.crt"].map(|name| directory.join(name));
@@ -207,7 +207,7 @@ impl FleetHost {
 
     /// Hosts the fleet until a file changes or something fails.
     async fn host(&self, hosting: &Client, written: &mut WrittenEvents) {
-        let failed = match HostedFleet::read(&self.files).await {
+        let failed = match HostedFleetFiles::read(&self.files).await {
             Ok(fleet) => select! {
                 failed = self.serve(hosting, &fleet, written) => failed,
                 _ = fleet.version.next(&fleet.files) => return tracing::info!("reloaded changed files"),
@@ -222,7 +222,7 @@ impl FleetHost {
     async fn serve(
         &self,
         hosting: &Client,
-        fleet: &HostedFleet,
+        fleet: &HostedFleetFiles,
         written: &mut WrittenEvents,
     ) -> Result<Infallible, FleetHostError> {
         let leases = Api::<Lease>::namespaced(fleet.client.clone(), LEASE_NAMESPACE);

@@ -38,7 +38,7 @@ use tokio::{
 };
 
 use self::{
-    events::EventSender,
+    events::EventQueue,
     kinds::{BUILT_IN, PlacedKind},
     model::{FleetChange, FleetModel},
     plan::ObjectPlan,
@@ -66,11 +66,11 @@ type FleetChanges = SelectAll<BoxStream<'static, watcher::Result<FleetChange>>>;
 /// Keeps all objects placed.
 pub(crate) async fn run(context: Arc<FleetContext>) {
     let (events, queued) = mpsc::channel(events::MOST);
-    let events = EventSender(events);
+    let events = EventQueue(events);
     tokio::join!(place(&context, &events), events::publish(queued, &context));
 }
 
-async fn place(context: &Arc<FleetContext>, events: &EventSender) {
+async fn place(context: &Arc<FleetContext>, events: &EventQueue) {
     let mut changes = watches(context);
     let mut model = FleetModel::new(BUILT_IN.iter().map(PlacedKind::from));
     let mut watched = BTreeSet::new();
@@ -152,7 +152,7 @@ async fn settle(
     links: Vec<PlacementLink>,
     model: &mut FleetModel,
     context: &FleetContext,
-    events: &EventSender,
+    events: &EventQueue,
 ) -> Vec<PlacementLink> {
     let unknown: Vec<PlacementLink> = links.iter().filter(|link| model.is_unknown(link)).cloned().collect();
     let found = join_all(unknown.iter().map(|link| verify::read(link, model.reference(link), context))).await;

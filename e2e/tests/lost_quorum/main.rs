@@ -78,16 +78,16 @@ fn number(kubectl: &Kubectl) -> u64 {
 fn reports_the_loss(keelway: &Keelway, text: &[u8], store: &LostStore) -> Vec<u8> {
     let refused = keelway.run(&["cluster", "recover-quorum", "--name", "c1", "--lost", &store.lost.join(",")], text);
     assert_eq!((refused.code(), refused.stdout.as_slice()), (2, text), "no pass has recorded the loss");
-    let told = format!("1 of 3 responds ({};", store.survivor);
+    let expected = format!("1 of 3 responds ({};", store.survivor);
     deadline::until("the survivor knows no leader", deadline::KUBERNETES, || {
-        keelway.run(&["status"], text).text().contains(&told)
+        keelway.run(&["status"], text).text().contains(&expected)
     });
-    let ran = keelway.run(&["reconcile", "--once"], text);
+    let pass = keelway.run(&["reconcile", "--once"], text);
     let command = format!("keelway cluster recover-quorum --name c1 --lost {}", store.lost.join(","));
-    assert!(ran.stderr.contains(&command), "{}", ran.stderr);
-    let documents = Documents::read(&ran.stdout).unwrap();
+    assert!(pass.stderr.contains(&command), "{}", pass.stderr);
+    let documents = Documents::read(&pass.stdout).unwrap();
     assert!(lost_store::status(&documents).quorum_lost_since.is_some());
-    ran.stdout
+    pass.stdout
 }
 
 /// The commands of docs/operations.md, ".. etcd lost its quorum".

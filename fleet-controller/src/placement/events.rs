@@ -13,9 +13,9 @@ pub(super) const MOST: usize = 16_384;
 pub(super) type QueuedEvent = (ObjectReference, PlannedEvent);
 
 /// Accepts Events.
-pub(super) struct EventSender(pub(super) Sender<QueuedEvent>);
+pub(super) struct EventQueue(pub(super) Sender<QueuedEvent>);
 
-impl EventSender {
+impl EventQueue {
     pub(super) fn send(&self, object: ObjectReference, event: PlannedEvent) {
         if let Err(TrySendError::Full((object, event))) = self.0.try_send((object, event)) {
             tracing::warn!(object = object.name, reason = event.reason, "drops an Event: too many wait");

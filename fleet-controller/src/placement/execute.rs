@@ -15,7 +15,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{events::EventSender, model::WrittenObjects, plan::ObjectPlan};
+use super::{events::EventQueue, model::WrittenObjects, plan::ObjectPlan};
 use crate::context::{FleetContext, FleetControllerError, applied, apply};
 
 const API_VERSION: &str = "fleet.keelway.dev/v1alpha1";
@@ -25,7 +25,7 @@ pub(super) async fn execute(
     link: &PlacementLink,
     plan: &ObjectPlan,
     context: &FleetContext,
-    events: &EventSender,
+    events: &EventQueue,
 ) -> (WrittenObjects, Option<FleetControllerError>) {
     let mut written = WrittenObjects::default();
     let outcome = write(link, plan, &mut written, context).await;

@@ -9,7 +9,7 @@ use keelway_base::error_chain::chain_text;
 use keelway_machine::leader::Leader;
 use keelway_machine_io::{
     local::LocalMachine,
-    restore::{DataRestoration, RestoreError},
+    restore::{MachineRestore, RestoreError},
 };
 use tokio::sync::Mutex;
 use tonic::{Status, Streaming};
@@ -42,7 +42,7 @@ impl DataRestorer {
         let found = stored.as_ref().and_then(|stored| stored.config.pods.get(&name));
         let found = found.ok_or_else(|| Status::failed_precondition(format!("the config in effect has no {name}")))?;
         let (command, length) = (&order.command, order.length);
-        let restoration = DataRestoration { name: &name, pod: found, command, length };
+        let restoration = MachineRestore { name: &name, pod: found, command, length };
         tracing::info!(pod = %name, length, "restores a snapshot");
         let restored = self.machine.restore(restoration, parts(data, requests)).await;
         restored.inspect(|()| tracing::info!(pod = %name, "restored the snapshot")).map_err(|error| status(&error))

@@ -37,7 +37,7 @@ const LOG_END: usize = 600;
 
 /// How the data of a member is made.
 #[derive(Debug, Clone, Copy)]
-pub struct DataRestoration<'a> {
+pub struct MachineRestore<'a> {
     /// The member.
     pub name: &'a PodName,
     /// Its pod, which does not start yet.
@@ -106,7 +106,7 @@ impl LocalMachine {
     /// Makes the data of a member. It can be repeated until it succeeds: the remains of an earlier attempt are removed first.
     pub async fn restore(
         &self,
-        order: DataRestoration<'_>,
+        order: MachineRestore<'_>,
         parts: impl Stream<Item = io::Result<Vec<u8>>> + Send,
     ) -> Result<(), RestoreError> {
         let state = self.observe().await?;
@@ -135,7 +135,7 @@ impl LocalMachine {
 
     async fn store_snapshot(
         &self,
-        order: &DataRestoration<'_>,
+        order: &MachineRestore<'_>,
         parts: impl Stream<Item = io::Result<Vec<u8>>> + Send,
     ) -> Result<(), RestoreError> {
         let path = format!("{}/{RESTORE}", pod_directory(order.name));
@@ -160,7 +160,7 @@ impl LocalMachine {
         if found == expected { Ok(()) } else { Err(RestoreError::Length { expected, found }) }
     }
 
-    async fn run_to_completion(&self, order: &DataRestoration<'_>, state: &MachineState) -> Result<(), RestoreError> {
+    async fn run_to_completion(&self, order: &MachineRestore<'_>, state: &MachineState) -> Result<(), RestoreError> {
         let steps = steps(order, state).ok_or_else(|| RestoreError::NoContainer(order.name.clone()))?;
         let (executor, mut made) = (LocalExecutor::new(self), CreatedIds::default());
         for step in &steps {
@@ -187,7 +187,7 @@ impl LocalMachine {
     }
 }
 
-fn check(order: &DataRestoration<'_>, state: &MachineState) -> Result<(), RestoreError> {
+fn check(order: &MachineRestore<'_>, state: &MachineState) -> Result<(), RestoreError> {
     if !order.pod.start.waits() {
         return Err(RestoreError::MayStart(order.name.clone()));
     }
@@ -196,7 +196,7 @@ fn check(order: &DataRestoration<'_>, state: &MachineState) -> Result<(), Restor
 }
 
 /// The steps that run the program in a sandbox of the pod. None: the pod has no container.
-fn steps(order: &DataRestoration<'_>, state: &MachineState) -> Option<Vec<PodAction>> {
+fn steps(order: &MachineRestore<'_>, state: &MachineState) -> Option<Vec<PodAction>> {
     let (pod, member) = (order.pod, order.pod.containers.last()?);
     let sandbox = NewSandbox {
         attempt: 0,

@@ -386,6 +386,7 @@ fn first_store(
         quorum_lost_since: None,
         rebuild: Some(rebuild(request, 1, component.clone(), RebuildPhase::Preparing, now.clone())),
         rebuilt: None,
+        space: None,
     }
 }
 

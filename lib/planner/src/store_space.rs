@@ -105,7 +105,8 @@ fn record(plan: &mut Plan, at: StoreContext<'_>, order: &StoreOrder) {
         | StoreOrder::Promote { .. }
         | StoreOrder::MoveLeader { .. }
         | StoreOrder::Remove { .. }
-        | StoreOrder::Disarm { .. } => {}
+        | StoreOrder::Disarm { .. }
+        | StoreOrder::Restore { .. } => {}
     }
 }
 

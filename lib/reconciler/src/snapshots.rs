@@ -18,8 +18,8 @@ use keelway_api::{
 use keelway_etcd_client::{EtcdError, SnapshotStream};
 use keelway_pki::{EncryptionKey, EncryptionKeyring, KeyringError, SecretData};
 use keelway_snapshot::{
-    Expiry, OpenError, ReceiveError, RepositoryError, Retention, SealingKey, SealingKeyError, SinkError,
-    SnapshotManifest, SnapshotName, SnapshotNameError, SnapshotRepository, SnapshotVersions, receive,
+    Expiry, ReceiveError, RepositoryError, Retention, SealingKey, SealingKeyError, SinkError, SnapshotManifest,
+    SnapshotName, SnapshotNameError, SnapshotOpenError, SnapshotRepository, SnapshotVersions, receive,
 };
 use tokio::time::timeout;
 
@@ -108,7 +108,7 @@ pub enum SnapshotError {
         name: SnapshotName,
         /// The cause.
         #[source]
-        cause: Box<OpenError>,
+        cause: Box<SnapshotOpenError>,
     },
     /// The documents lack keys that encrypt Secrets in the snapshot.
     #[error(

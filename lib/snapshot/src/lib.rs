@@ -14,7 +14,7 @@ mod sink;
 pub use database::{DatabaseError, DatabaseSummary, PageProblem, check};
 pub use manifest::{FORMAT, SnapshotManifest, SnapshotManifestError, SnapshotOwner, SnapshotVersions};
 pub use name::{SnapshotName, SnapshotNameError};
-pub use open::{OpenError, OpenedSnapshot};
+pub use open::{OpenedSnapshot, SnapshotOpenError};
 pub use receive::{ReceiveError, SealedSnapshot, SnapshotFault, receive};
 pub use repository::{RepositoryError, SnapshotRepository, StoredSnapshots, UnreadableSnapshot};
 pub use retention::{Expiry, Retention};

@@ -29,7 +29,7 @@ pub struct OpenedSnapshot {
 
 /// A snapshot cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum SnapshotOpenError {
     /// The sink has no such snapshot.
     #[error("it does not exist")]
     Missing,
@@ -57,32 +57,32 @@ pub enum OpenError {
 
 impl SnapshotRepository {
     /// Opens a snapshot, and verifies it: its owner, its format, its length, its digest, and every page of its database.
-    pub async fn open(&self, name: &SnapshotName, key: SealingKey) -> Result<OpenedSnapshot, OpenError> {
+    pub async fn open(&self, name: &SnapshotName, key: SealingKey) -> Result<OpenedSnapshot, SnapshotOpenError> {
         if !self.names().await?.contains(name) {
-            return Err(OpenError::Missing);
+            return Err(SnapshotOpenError::Missing);
         }
         let manifest = self.manifest(name).await?;
         let file = self.database(name).await?;
         // The name cannot be changed in the sink without being noticed: an older snapshot has another revision.
         if manifest.database.revision != name.revision() {
-            return Err(OpenError::Other);
+            return Err(SnapshotOpenError::Other);
         }
         let verifying = tokio::task::spawn_blocking(move || verify(manifest, file, key));
         verifying.await.map_err(SnapshotFault::Thread)?
     }
 }
 
-fn verify(manifest: SnapshotManifest, file: File, key: SealingKey) -> Result<OpenedSnapshot, OpenError> {
+fn verify(manifest: SnapshotManifest, file: File, key: SealingKey) -> Result<OpenedSnapshot, SnapshotOpenError> {
     let found = file.metadata().map_err(SnapshotFault::File)?.len();
     let expected = manifest.sealed_size;
     if found != expected {
-        return Err(OpenError::Length { expected, found });
+        return Err(SnapshotOpenError::Length { expected, found });
     }
     let opened = || key.open(BufReader::new(rewound(&file)?)).map_err(SnapshotFault::Seal);
     let (length, digest) = digest(opened()?)?;
     let database = check(opened()?, length).map_err(SnapshotFault::Database)?;
     if digest != manifest.digest || database != manifest.database {
-        return Err(OpenError::Other);
+        return Err(SnapshotOpenError::Other);
     }
     Ok(OpenedSnapshot { manifest, length: length + DIGEST as u64, file, key })
 }

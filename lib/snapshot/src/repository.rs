@@ -8,7 +8,7 @@ use std::{fs::File, sync::Arc};
 use jiff::Timestamp;
 
 use crate::{
-    OpenError, SealedSnapshot, SinkError, SnapshotManifest, SnapshotManifestError, SnapshotName, SnapshotOwner,
+    SealedSnapshot, SinkError, SnapshotManifest, SnapshotManifestError, SnapshotName, SnapshotOpenError, SnapshotOwner,
     SnapshotSink, SnapshotVersions, manifest::FORMAT,
 };
 
@@ -122,7 +122,7 @@ impl SnapshotRepository {
     }
 
     /// Returns the manifest of a snapshot.
-    pub(crate) async fn manifest(&self, name: &SnapshotName) -> Result<SnapshotManifest, OpenError> {
+    pub(crate) async fn manifest(&self, name: &SnapshotName) -> Result<SnapshotManifest, SnapshotOpenError> {
         let text = self.sink.get(&self.key(name, MANIFEST)).await.map_err(RepositoryError::Sink)?;
         Ok(SnapshotManifest::parse(&text, name, &self.owner)?)
     }

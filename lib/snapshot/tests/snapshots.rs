@@ -14,8 +14,8 @@ use std::{
 use futures::stream;
 use jiff::{SignedDuration, Timestamp};
 use keelway_snapshot::{
-    DatabaseError, DirectorySink, Expiry, OpenError, PageProblem, ReceiveError, Retention, SealError, SealedSnapshot,
-    SealingKey, SnapshotFault, SnapshotManifest, SnapshotManifestError, SnapshotName, SnapshotOwner,
+    DatabaseError, DirectorySink, Expiry, PageProblem, ReceiveError, Retention, SealError, SealedSnapshot, SealingKey,
+    SnapshotFault, SnapshotManifest, SnapshotManifestError, SnapshotName, SnapshotOpenError, SnapshotOwner,
     SnapshotRepository, SnapshotVersions, check, receive,
 };
 use proptest::prelude::*;
@@ -253,30 +253,33 @@ async fn a_snapshot_that_cannot_be_used_is_not_opened() {
     let place = tempfile::tempdir().unwrap();
     let (repository, name) = stored(place.path()).await;
     let open = async |byte| repository.open(&name, key(byte)).await.err();
-    assert!(matches!(open(2).await, Some(OpenError::Fault(SnapshotFault::Seal(SealError::OtherKey)))));
+    assert!(matches!(open(2).await, Some(SnapshotOpenError::Fault(SnapshotFault::Seal(SealError::OtherKey)))));
     let missing: SnapshotName = "20261127T115200Z-5".parse().unwrap();
-    assert!(matches!(repository.open(&missing, key(1)).await.err(), Some(OpenError::Missing)));
+    assert!(matches!(repository.open(&missing, key(1)).await.err(), Some(SnapshotOpenError::Missing)));
 
     let of_cluster = place.path().join("default/c1/0123456789abcdef");
     let (sealed, manifest) = (of_cluster.join(format!("{name}.db.age")), of_cluster.join(format!("{name}.json")));
     let (whole, text) = (fs::read(&sealed).unwrap(), fs::read_to_string(&manifest).unwrap());
     fs::write(&sealed, &whole[..whole.len() - 1]).unwrap();
-    assert!(matches!(open(1).await, Some(OpenError::Length { .. })), "a truncated file");
+    assert!(matches!(open(1).await, Some(SnapshotOpenError::Length { .. })), "a truncated file");
     let mut damaged = whole.clone();
     damaged[whole.len() / 2] ^= 1;
     fs::write(&sealed, &damaged).unwrap();
-    assert!(matches!(open(1).await, Some(OpenError::Fault(SnapshotFault::File(_)))), "a damaged file");
+    assert!(matches!(open(1).await, Some(SnapshotOpenError::Fault(SnapshotFault::File(_)))), "a damaged file");
     fs::write(&sealed, &whole).unwrap();
     fs::write(&manifest, text.replace("0123456789abcdef", "fedcba9876543210")).unwrap();
     let foreign = open(1).await;
-    assert!(matches!(foreign, Some(OpenError::Manifest(SnapshotManifestError::Foreign { .. }))), "{foreign:?}");
+    assert!(matches!(foreign, Some(SnapshotOpenError::Manifest(SnapshotManifestError::Foreign { .. }))), "{foreign:?}");
     fs::write(&manifest, text.replace("\"revision\": 404", "\"revision\": 405")).unwrap();
-    assert!(matches!(open(1).await, Some(OpenError::Other)), "another manifest");
+    assert!(matches!(open(1).await, Some(SnapshotOpenError::Other)), "another manifest");
     let later = of_cluster.join("20261127T115200Z-405.json");
     fs::write(&later, text.replace("Z-404", "Z-405")).unwrap();
     fs::copy(&sealed, of_cluster.join("20261127T115200Z-405.db.age")).unwrap();
     let renamed: SnapshotName = "20261127T115200Z-405".parse().unwrap();
-    assert!(matches!(repository.open(&renamed, key(1)).await.err(), Some(OpenError::Other)), "an older snapshot");
+    assert!(
+        matches!(repository.open(&renamed, key(1)).await.err(), Some(SnapshotOpenError::Other)),
+        "an older snapshot"
+    );
     fs::write(&manifest, text).unwrap();
     assert!(open(1).await.is_none());
 }

@@ -10,7 +10,7 @@ pub(crate) struct Demand {
 
 /// The long test binaries, the longest first, so that only short ones remain for the end of the run. The load is about the value in
 /// `target/test-times.tsv`, with a reserve for moments in which a live suite needs more.
-const MEASURED: [(&str, Demand); 27] = [
+const MEASURED: [(&str, Demand); 28] = [
     // The load of these two is that of their memory: the images of each machine are in memory, and three fleets at once do not fit.
     ("e2e fleet", live(130)),
     ("e2e hostile_hosts", live(130)),

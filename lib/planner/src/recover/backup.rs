@@ -12,7 +12,10 @@ use keelway_api::{
 };
 
 use super::{DifferenceKind, Recovery, RecoveryDifference};
-use crate::installation::{installation_authority, installation_revoked};
+use crate::{
+    installation::{installation_authority, installation_revoked},
+    minted::ONCE,
+};
 
 /// Documents that were completed from a backup.
 #[derive(Debug, Clone)]
@@ -67,8 +70,13 @@ pub fn complete_clusters(documents: &Documents, backup: &Documents, recovery: &R
 
 fn named_secrets(documents: &Documents) -> Vec<SecretName> {
     let of_clusters = documents.clusters.values().filter(|cluster| !cluster.deleted()).flat_map(|cluster| {
-        let minted = cluster.status.iter().flat_map(|status| status.minted.keys());
-        cluster.id().into_iter().flat_map(move |id| minted.clone().map(move |secret| SecretName::of(id, secret)))
+        let Some(id) = cluster.id() else { return Vec::new() };
+        let status = cluster.status.as_ref();
+        let is_created = status.is_some_and(|status| status.etcd.is_some());
+        let once = ONCE.into_iter().filter(|_| is_created);
+        let minted = status.into_iter().flat_map(|status| status.minted.keys().map(String::as_str));
+        let names: BTreeSet<&str> = once.chain(minted).collect();
+        names.into_iter().map(|secret| SecretName::of(id, secret)).collect::<Vec<_>>()
     });
     let installation = documents.installation().into_iter();
     let of_installation = installation.flat_map(|id| [installation_authority(id), installation_revoked(id)]);

@@ -117,16 +117,27 @@ impl ClusterRecovery<'_> {
         self.removed = found.removed;
     }
 
-    /// The next pass stops the members that the store removed, and components that never became members.
+    /// The next pass stops the members that the store removed, and components that never became members. Those that no longer run are
+    /// forgotten.
     pub(super) fn stop_removed_members(&mut self) {
         let mut over = core::mem::take(&mut self.removed);
         over.extend(self.unused_components());
         for component in over {
             let name = PodName { cluster: self.id.clone(), component };
-            if let Some(component) = self.documents.components.get_mut(&name) {
+            if self.is_stopped(&name) {
+                // Its ports may belong to another component by now. The order to remove its data is in the record of the member.
+                self.documents.components.remove(&name);
+            } else if let Some(component) = self.documents.components.get_mut(&name) {
                 component.status.get_or_insert_default().stage = ComponentStage::Stopping;
             }
         }
+    }
+
+    /// Whether the machine of a component was observed without its processes, and its config does not name it.
+    fn is_stopped(&self, name: &PodName) -> bool {
+        let machine = self.documents.components.get(name).map(|component| &component.spec.hypervisor);
+        let machine = machine.and_then(|machine| self.fleet.machine(machine));
+        machine.is_some_and(|machine| !machine.state.runs(name)) && self.pods.iter().all(|held| held.name != name)
     }
 
     /// The components of members that a backup was adding, and that were given up since. Their names are not used again.

@@ -325,7 +325,9 @@ impl World {
         let runs = sandboxes.any(|sandbox| sandbox.pod == *pod && sandbox.digest == digest);
         let mut words = wanted.containers.iter().flat_map(|container| &container.command);
         let is_forced = runs && words.any(|word| word.starts_with("--force-new-cluster"));
-        if is_forced && self.forced.insert((pod.clone(), digest)) {
+        // Each rebuild has the same arguments.
+        let number = self.status().rebuild.map_or(0, |rebuild| rebuild.number);
+        if is_forced && self.forced.insert((pod.clone(), format!("{digest} of {number}"))) {
             self.check_forced(pod);
             let id = self.data[pod];
             self.store.as_mut().unwrap().force(id);

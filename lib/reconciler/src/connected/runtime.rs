@@ -62,7 +62,7 @@ impl ConnectedRuntime {
         snapshot: SnapshotParts,
     ) -> Result<(), String> {
         let DataRestoration { name, pod, command } = restoration;
-        let order = restore::DataRestoration { name, pod, command, length: snapshot.length };
+        let order = restore::MachineRestore { name, pod, command, length: snapshot.length };
         let restored = self.0.restore(order, snapshot.into_stream()).await;
         restored.map_err(|error| chain_text(&error))
     }
