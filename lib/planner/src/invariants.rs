@@ -18,7 +18,7 @@ use keelway_api::{
     documents::SecretName,
     hypervisor::HypervisorRole,
     machine::{Amount, MachineConfig, Pod, PortFacts, ServerAdmin, Start},
-    membership::{MembershipChange, MembershipChangeKind},
+    membership::{MembershipChange, MembershipChangeKind, MembershipReason},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::{API, Role},
     store_observation::{DatabaseSize, MemberAlarm, MemberId, MemberList, MemberReport, StoreObservation},
@@ -551,7 +551,10 @@ fn is_withdrawn(step: &PlanTransition, cluster: &ClusterRef, change: &Membership
     let is_voter =
         |report: &&MemberReport| report.leader.is_some() && !report.is_learner && list.contains_key(&report.id);
     let healthy = others.filter_map(|(_, report)| report.known()).filter(is_voter).count();
-    change.kind == MembershipChangeKind::Remove && !change.reason.is_loss() && healthy * 2 <= voters.saturating_sub(1)
+    let has_returned = change.reason != MembershipReason::DataCorrupt
+        && seen.report(&change.component).is_some_and(|report| report.leader.is_some());
+    let may_be_withdrawn = !change.reason.is_loss() || has_returned;
+    change.kind == MembershipChangeKind::Remove && may_be_withdrawn && healthy * 2 <= voters.saturating_sub(1)
 }
 
 fn changes_have_a_list(step: &PlanTransition) -> Vec<String> {

@@ -295,6 +295,9 @@ fn note_restored(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) 
 
 /// Withdraws a restore whose request was removed or replaced before its data was complete. The members of before continue. Returns whether it did.
 pub(crate) fn withdraw_unwanted(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
+    if !matches!(rebuild.source, RebuildSource::Snapshot { .. }) {
+        return false;
+    }
     let Some(cluster) = plan.documents.clusters.get(&at.cluster.reference) else { return false };
     let is_wanted = cluster.spec.etcd.restore.as_ref().is_some_and(|request| request.is_executed_by(&rebuild.source));
     let Some(store) = cluster.status.as_ref().and_then(|status| status.etcd.as_ref()) else { return false };

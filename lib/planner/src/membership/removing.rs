@@ -1,7 +1,10 @@
 //! A member that is being removed: the leader moves off, etcd removes it, and its machine stops it and removes its data.
 
 use keelway_api::{
-    cluster::RemovalReason, component::ComponentStage, membership::MembershipChange, name::ComponentName,
+    cluster::RemovalReason,
+    component::ComponentStage,
+    membership::{MembershipChange, MembershipReason},
+    name::ComponentName,
     store_observation::MemberId,
 };
 
@@ -28,7 +31,9 @@ pub(super) fn remove(
     };
     // Gate 6.
     let blocker = if listed.is_learner { None } else { lacks_majority(view, component) };
-    if blocker.is_some() && !change.reason.is_loss() {
+    let serves = view.voters.get(component).is_some_and(|voter| voter.is_healthy);
+    let has_returned = serves && change.reason != MembershipReason::DataCorrupt;
+    if blocker.is_some() && (!change.reason.is_loss() || has_returned) {
         // Another member was lost meanwhile. It has to leave first, and this one is needed until then.
         change_store(plan, at, |store| store.change = None);
         return ChangeProgress::Ended;
