@@ -421,10 +421,10 @@ pub(crate) enum ClusterCommand {
     Restore(RestoreArguments),
     /// Continue the etcd of a Cluster from a remaining member, after a majority of its members was lost for good
     #[command(
-        after_help = "The next reconcile stops the API servers, copies the data of the member with the newest data that responds, and makes it\n\
+        after_help = "Example:\n  keelway cluster recover-quorum --name c1 --lost etcd-1,etcd-2 < c1.yaml | keelway reconcile > recovered.yaml\n\n\
+                      The next reconcile stops the API servers, copies the data of the member with the newest data that responds, and makes it\n\
                       the only one. It then adds members up to spec.etcd.replicas. It does nothing while a majority works. Writes that\n\
-                      only the lost members stored are lost. See docs/operations.md.\n\n\
-                      Example:\n  keelway cluster recover-quorum --name c1 --lost etcd-1,etcd-2 < c1.yaml | keelway reconcile > recovered.yaml"
+                      only the lost members stored are lost. See docs/operations.md."
     )]
     RecoverQuorum(RecoverQuorumArguments),
     /// Mark a Cluster for deletion; the next reconcile deletes it from its machines

@@ -102,7 +102,7 @@ impl FleetConnection {
         let mut pause = SessionPause::default();
         for (number, endpoint) in self.token.server.iter().enumerate().cycle() {
             let ended = loop {
-                match self.session(endpoint).await {
+                match Box::pin(self.session(endpoint)).await {
                     Ok(()) => tracing::info!(endpoint, "renewed the certificate of the agent"),
                     Err(error) => break error,
                 }

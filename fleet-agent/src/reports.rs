@@ -75,7 +75,9 @@ fn hash(value: &Value, hasher: &mut DefaultHasher) {
         }
         Value::Array(items) => {
             items.len().hash(hasher);
-            items.iter().for_each(|item| hash(item, hasher));
+            for item in items {
+                hash(item, hasher);
+            }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string().hash(hasher),
     }

@@ -135,14 +135,13 @@ fn recorded_snapshot(cluster: &Cluster) -> Vec<ListedSnapshot> {
 }
 
 fn write(arguments: &BackupArguments, sealed: &[u8]) -> Result<(), CommandFailure> {
-    match &arguments.to {
-        Some(file) => durable_file::replace(file, sealed, 0o600).map_err(|error| {
+    if let Some(file) = &arguments.to {
+        durable_file::replace(file, sealed, 0o600).map_err(|error| {
             CommandFailure::other(anyhow::Error::new(error).context(format!("cannot write {}", file.display())))
-        }),
-        None => {
-            let mut stdout = std::io::stdout();
-            stdout.write_all(sealed).and_then(|()| stdout.flush()).map_err(CommandFailure::other)
-        }
+        })
+    } else {
+        let mut stdout = std::io::stdout();
+        stdout.write_all(sealed).and_then(|()| stdout.flush()).map_err(CommandFailure::other)
     }
 }
 

@@ -68,8 +68,9 @@ impl StoreByHand {
         self.0[lost].lose_data();
         let (name, peer_url) = (self.0[lost].name.clone(), format!("--peer-urls={}", self.0[lost].peer_url));
         let started = Instant::now();
-        let list = self.0[through].etcdctl(plane, &["member", "list"]).unwrap();
-        let found = list["members"].as_array().unwrap().iter().find(|member| member["name"] == name.as_str()).unwrap();
+        let listing = self.0[through].etcdctl(plane, &["member", "list"]).unwrap();
+        let found =
+            listing["members"].as_array().unwrap().iter().find(|member| member["name"] == name.as_str()).unwrap();
         self.0[through].etcdctl(plane, &["member", "remove", &id(&found["ID"])]).unwrap();
         let added = self.0[through].etcdctl(plane, &["member", "add", &name, "--learner", &peer_url]).unwrap();
         let machine = self.0[lost].machine.clone();

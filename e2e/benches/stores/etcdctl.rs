@@ -20,13 +20,13 @@ const FILL: &str =
 
 /// Writes this many MiB. Values differ from those that compress well.
 pub(crate) fn fill(machine: &TestMachine, client: &Command, directory: &Path, mebibytes: usize) {
-    let file = directory.join("value");
+    let value_file = directory.join("value");
     let mut value = vec![0; VALUE];
     ChaCha8Rng::seed_from_u64(1).fill(&mut value[..]);
-    fs::write(&file, value).unwrap();
+    fs::write(&value_file, value).unwrap();
     let mut fill = Command::new("sh");
     fill.args(["-ec", FILL, "sh"])
-        .arg(&file)
+        .arg(&value_file)
         .arg(mebibytes.to_string())
         .arg(client.get_program())
         .args(client.get_args());

@@ -27,15 +27,15 @@ const REPORTED: [&str; 8] = ["saves", "saved", "begins", "done", "binds", "bound
 fn main() -> anyhow::Result<ExitCode> {
     let cut = std::env::var("CUT").ok().map(|cut| cut.parse::<FailpointSignal>()).transpose()?;
     let Some(points) = std::env::var_os("POINTS") else { bail!("POINTS names no file") };
-    let points_file = OpenOptions::new().create(true).append(true).open(points).context("POINTS")?;
-    Ok(keelway_cli::main_with_observer(Some(Failpoints(Mutex::new(Points { cut, points_file, count: 0 })))))
+    let output = OpenOptions::new().create(true).append(true).open(points).context("POINTS")?;
+    Ok(keelway_cli::main_with_observer(Some(Failpoints(Mutex::new(Points { cut, output, count: 0 })))))
 }
 
 struct Failpoints(Mutex<Points>);
 
 struct Points {
     cut: Option<FailpointSignal>,
-    points_file: File,
+    output: File,
     count: usize,
 }
 
@@ -55,7 +55,7 @@ impl<S: Subscriber> Layer<S> for Failpoints {
 impl Points {
     fn reach_point(&mut self, point: &str) {
         self.count += 1;
-        let _ = writeln!(self.points_file, "{}", point.trim_end());
+        let _ = writeln!(self.output, "{}", point.trim_end());
         let here = self.cut.as_ref().is_some_and(|cut| match &cut.at {
             FailpointSelector::Nth(nth) => *nth == self.count,
             FailpointSelector::First(words) => point.contains(words.as_str()),

@@ -91,11 +91,10 @@ fn a_long_history_of_a_list_is_decided_soon() {
 
     let last = history.iter_mut().rev().find_map(|one| match &mut one.action {
         ListAction::List(found) if one.returned.is_some() => Some(found),
-        _ => None,
+        ListAction::Create(_) | ListAction::Delete(_) | ListAction::NotFound(_) | ListAction::List(_) => None,
     });
     // An object that was created long before.
-    let lost = last.unwrap();
-    lost.pop_first();
+    last.unwrap().pop_first();
     assert!(check(&history).is_err());
 }
 
@@ -106,7 +105,7 @@ fn of_a_correct_object<A: ObjectAction>(
 ) -> Vec<TimedAction<A>> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut state = A::State::default();
-    let mut free = vec![0_u64; CLIENTS];
+    let mut free = [0_u64; CLIENTS];
     let (mut now, mut history) = (0, Vec::new());
     while history.len() < LONG {
         // The operation takes effect now. Its client sent the request before, and gets the response after.

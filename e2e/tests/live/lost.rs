@@ -16,22 +16,22 @@ pub(crate) fn documents_are_recovered(
     plane: &TestControlPlane<'_>,
     before: &BTreeMap<String, RunningComponent>,
 ) {
-    let place = host::directory("lost");
+    let directory = host::directory("lost");
     let identity = Identity::generate();
-    fs::write(place.join("backup.agekey"), identity.to_string().expose_secret()).unwrap();
-    fs::write(place.join("backup.pub"), format!("{}\n", identity.to_public())).unwrap();
+    fs::write(directory.join("backup.agekey"), identity.to_string().expose_secret()).unwrap();
+    fs::write(directory.join("backup.pub"), format!("{}\n", identity.to_public())).unwrap();
     let store = manager.store().to_owned();
     let run = |command: &str| {
         let command = command.replace("/var/lib/keelway-manager", &store.display().to_string());
         println!("$ {command}");
-        let ran = plane.keelway.shell(&format!("cd {} && {command}", place.display())).succeeded();
+        let ran = plane.keelway.shell(&format!("cd {} && {command}", directory.display())).succeeded();
         println!("{}", ran.stderr);
     };
     let commands = shell_commands(PAGE, SECTION);
     let (backups, others): (Vec<&String>, Vec<&String>) =
         commands.iter().partition(|command| command.starts_with("keelway backup"));
     assert_eq!(backups.len(), 1);
-    backups.into_iter().for_each(|command| run(command));
+    run(backups[0]);
     for command in others {
         match command.as_str() {
             "systemctl stop keelway-manager" => {

@@ -17,6 +17,7 @@ use keelway_e2e::{Keelway, Kubectl, ReachMode, TestFleet, deadline, host::on_own
 use lost_store::LostStore;
 
 #[test]
+#[ignore = "long: a rebuild of a whole cluster, for minutes"]
 fn what_was_acknowledged_is_there_after_two_of_three_machines_are_lost() {
     on_own_host("what_was_acknowledged_is_there_after_two_of_three_machines_are_lost", scenario);
 }
@@ -82,7 +83,9 @@ fn reports_the_loss(keelway: &Keelway, text: &[u8], store: &LostStore) -> Vec<u8
     deadline::until("the survivor knows no leader", deadline::KUBERNETES, || {
         keelway.run(&["status"], text).text().contains(&expected)
     });
-    let pass = keelway.run(&["reconcile", "--once"], text);
+    // The first pass records that components are not ready. The next one therefore asks the store.
+    let first = keelway.run(&["reconcile", "--once"], text);
+    let pass = keelway.run(&["reconcile", "--once"], &first.stdout);
     let command = format!("keelway cluster recover-quorum --name c1 --lost {}", store.lost.join(","));
     assert!(pass.stderr.contains(&command), "{}", pass.stderr);
     let documents = Documents::read(&pass.stdout).unwrap();

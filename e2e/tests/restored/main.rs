@@ -14,6 +14,7 @@ use serde_json::json;
 const BUMP: u64 = 1_000_000_000;
 
 #[test]
+#[ignore = "long: a restore and a clone of a whole cluster, for minutes"]
 fn snapshots_are_restored() {
     on_own_host("snapshots_are_restored", scenario);
 }
@@ -23,6 +24,10 @@ fn scenario() {
     let made = world.create_two();
     let keelway = &world.keelway;
     let plane = born(keelway, &made);
+    // A token of before continues only if its service account is in the snapshot.
+    deadline::until("the service account exists", deadline::KUBERNETES, || {
+        plane.kubectl.run(&["get", "serviceaccount", "default"]).code() == 0
+    });
     let _ = plane.kubectl.run(&["create", "configmap", "kept", "--from-literal=from=before"]).succeeded();
     let _ = plane.kubectl.run(&["create", "secret", "generic", "kept", "--from-literal=from=before"]).succeeded();
     let created = keelway.run(&["snapshot", "create", "c1"], &plane.text).succeeded();
@@ -53,8 +58,8 @@ fn what_cannot_be_used_stops_nothing(plane: &TestControlPlane<'_>, snapshot: &st
         let requested = request(plane, name);
         let planned = plane.keelway.run(&["plan"], &requested);
         assert!(planned.text().contains(problem), "{}", planned.text());
-        let reconciled = plane.keelway.run(&["reconcile"], &requested);
-        assert!(reconciled.code() != 0 && reconciled.stderr.contains(problem), "{}", reconciled.stderr);
+        let reconciled = plane.keelway.run(&["reconcile", "--once"], &requested);
+        assert!(reconciled.stderr.contains(problem), "{}", reconciled.stderr);
         assert_eq!(plane.running(), running, "{problem}: a component was restarted");
     };
     refused("20200101T000000Z-1", "it does not exist");

@@ -33,8 +33,11 @@ use plane::Plane;
 const REPLICAS: [&str; 3] = ["3", "2", "1"];
 const PRIVATE_MACHINES: &str = "4";
 
+/// What a case does, and its function.
+type StoreCase = (&'static str, fn(&mut Plane<'_>));
+
 /// Each case leaves a settled cluster of three members, with all machines.
-const CASES: &[(&str, fn(&mut Plane<'_>))] = &[
+const CASES: &[StoreCase] = &[
     ("all members are killed at once", processes::all_are_killed),
     ("two of three members are killed by turns", processes::two_are_killed_by_turns),
     ("a member loses its process and its data", processes::one_loses_its_data),

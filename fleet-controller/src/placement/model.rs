@@ -168,7 +168,9 @@ impl FleetModel {
             self.note_emptied(&key.0);
             self.link_of.remove(&key)
         };
-        link.iter().for_each(|link| self.reserve(link, None));
+        if let Some(link) = &link {
+            self.reserve(link, None);
+        }
         self.pend(link, PlanCause::Report, now);
     }
 

@@ -55,10 +55,11 @@ pub fn open(identities: &BackupIdentities, sealed: &[u8]) -> Result<Zeroizing<Ve
 
 fn header_error(error: &DecryptError, sealed: &[u8]) -> BackupOpenError {
     const START: &[u8] = b"age-encryption.org/";
-    let is_sealed = sealed.starts_with(START);
-    match error {
-        DecryptError::NoMatchingKeys => BackupOpenError::OtherKey,
-        _ if is_sealed => BackupOpenError::Damaged,
-        _ => BackupOpenError::NotSealed,
+    if matches!(error, DecryptError::NoMatchingKeys) {
+        BackupOpenError::OtherKey
+    } else if sealed.starts_with(START) {
+        BackupOpenError::Damaged
+    } else {
+        BackupOpenError::NotSealed
     }
 }

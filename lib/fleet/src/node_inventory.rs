@@ -64,13 +64,13 @@ impl InventoryNode {
 pub fn capacity_report(
     nodes: &[InventoryNode],
     waiting: &[PodDemand],
-    observed: Option<MicroTime>,
+    observed: Option<&MicroTime>,
     most_bytes: usize,
 ) -> CapacityReport {
     let mut report = CapacityReport::default();
     for (parts, values) in STEPS {
         report = at_step(nodes, waiting, parts, values);
-        report.observed_time.clone_from(&observed);
+        report.observed_time = observed.cloned();
         if size(&report) <= most_bytes {
             return report;
         }

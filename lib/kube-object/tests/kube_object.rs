@@ -1,7 +1,5 @@
 //! What an object states about itself.
 
-#![expect(clippy::unwrap_used, reason = "a test's functions fail by panicking")]
-
 use keelway_kube_object::KubeObject;
 use serde_json::{Value, json};
 

@@ -110,7 +110,9 @@ impl LocalMachine {
         parts: impl Stream<Item = io::Result<Vec<u8>>> + Send,
     ) -> Result<(), RestoreError> {
         let state = self.observe().await?;
-        check(&order, &state)?;
+        if let Some(error) = refusal(&order, &state) {
+            return Err(error);
+        }
         self.remove_remains(order.name, &state).await?;
         let restored = async {
             self.store_snapshot(&order, parts).await?;
@@ -187,12 +189,12 @@ impl LocalMachine {
     }
 }
 
-fn check(order: &MachineRestore<'_>, state: &MachineState) -> Result<(), RestoreError> {
+fn refusal(order: &MachineRestore<'_>, state: &MachineState) -> Option<RestoreError> {
     if !order.pod.start.waits() {
-        return Err(RestoreError::MayStart(order.name.clone()));
+        return Some(RestoreError::MayStart(order.name.clone()));
     }
     let data = state.data_of(order.name, DATA);
-    if data.marked && !data.used { Ok(()) } else { Err(RestoreError::NotEmpty(order.name.clone())) }
+    (!data.marked || data.used).then(|| RestoreError::NotEmpty(order.name.clone()))
 }
 
 /// The steps that run the program in a sandbox of the pod. None: the pod has no container.

@@ -108,9 +108,9 @@ fn wait_for_recovery(plan: &mut Plan, at: StoreContext<'_>, loss: QuorumLoss<'_>
 }
 
 fn begin(plan: &mut Plan, at: StoreContext<'_>, loss: &QuorumLoss<'_>, survivor: &Survivor) {
-    let lost: Vec<ComponentName> = loss.silent.iter().cloned().collect();
+    let silent: Vec<ComponentName> = loss.silent.iter().cloned().collect();
     let component = ComponentRef { cluster: at.cluster.reference.clone(), component: survivor.member.clone() };
-    plan.decisions.push(Decision::RebuildStore { component, lost: lost.clone() });
+    plan.decisions.push(Decision::RebuildStore { component, lost: silent.clone() });
     let name = pod(at.id, &survivor.member);
     if plan.documents.components.get(&name).is_some_and(|document| document.is_leaving()) {
         set_stage(plan, &name, ComponentStage::Joining);
@@ -120,7 +120,7 @@ fn begin(plan: &mut Plan, at: StoreContext<'_>, loss: &QuorumLoss<'_>, survivor:
         store.quorum_lost_since = None;
         store.rebuild = Some(StoreRebuild {
             number: store.rebuilt.as_ref().map_or(1, |last| last.number + 1),
-            source: RebuildSource::Survivor { lost },
+            source: RebuildSource::Survivor { lost: silent },
             member: survivor.member.clone(),
             phase: RebuildPhase::Stopping,
             since: Time(at.now),

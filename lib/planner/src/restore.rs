@@ -330,7 +330,7 @@ pub(crate) fn copy_encryption_keys(plan: &mut Plan, world: &ValidatedDocuments) 
         let Some(request) = request.filter(|_| !plan.documents.secrets.contains_key(&own)) else { continue };
         let source = cluster.source_keys().filter(|_| request.cluster.is_some());
         let found = source.and_then(|source| plan.documents.user_secrets.get(&source)?.data.as_ref());
-        let keys = found.into_iter().flat_map(|data| data.iter());
+        let keys = found.into_iter().flatten();
         let keys =
             keys.filter_map(|(name, key)| Some((name.strip_prefix(SOURCE_ENCRYPTION_KEYS)?.to_string(), key.clone())));
         let keys: Vec<_> = keys.collect();

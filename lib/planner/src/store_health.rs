@@ -92,10 +92,13 @@ impl StoreFault {
     /// What the plan waits for because no majority works, or works yet.
     fn planned(plan: &Plan, cluster: &ClusterRef) -> Option<Self> {
         let subject = WaitSubject::Role(cluster.clone(), Role::Etcd);
-        plan.waiting.iter().filter(|waiting| waiting.subject == subject).find_map(|waiting| match &waiting.blocker {
-            blocker @ WaitBlocker::Rebuild { .. } => Some(Self::Rebuilding(blocker.to_string())),
-            blocker @ WaitBlocker::LostQuorum { .. } => Some(Self::LostQuorum(blocker.to_string())),
-            _ => None,
+        plan.waiting.iter().filter(|waiting| waiting.subject == subject).find_map(|waiting| {
+            let blocker = &waiting.blocker;
+            if matches!(blocker, WaitBlocker::Rebuild { .. }) {
+                Some(Self::Rebuilding(blocker.to_string()))
+            } else {
+                matches!(blocker, WaitBlocker::LostQuorum { .. }).then(|| Self::LostQuorum(blocker.to_string()))
+            }
         })
     }
 

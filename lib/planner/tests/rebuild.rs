@@ -227,7 +227,7 @@ proptest! {
         }
         for (fate, minutes, silent) in rounds {
             let silent = if silent > 200 { silent & 0b11_1111 } else { 0 };
-            let _ = world.pass(&Round { fate, minutes, silent, ..calm(3) });
+            let _ = world.pass(&Round { silent, minutes, fate, ..calm(3) });
         }
         if returns {
             world.lost.clear();

@@ -1,6 +1,9 @@
 //! The requests of a recorded load.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use http::Method;
 use serde_json::{Value, json};
@@ -8,9 +11,11 @@ use serde_json::{Value, json};
 use super::{RecordedLoadState, history::RecordedHistory};
 use crate::{
     linearizability::{ListAction, RegisterAction, TimedAction},
-    load::{KeepAliveConnection, WINDOW, client::retry, number},
+    load::{KeepAliveConnection, client::retry, number},
 };
 
+/// How long a request is retried: all members may be killed at once, and then no API server responds until a majority works again.
+const PATIENCE: Duration = Duration::from_secs(60);
 const OBJECTS: &str = "/api/v1/namespaces/default/configmaps";
 /// The label of the objects in the list of a load.
 const LABEL: &str = "recorded-load";
@@ -111,7 +116,7 @@ impl RecordedLoadState {
     ) -> Option<A> {
         let started = Instant::now();
         let mut done = None;
-        let asked = retry(kept, WINDOW, async |kept| {
+        let asked = retry(kept, PATIENCE, async |kept| {
             let RecordedAttempt { method, path, body, action } = attempt();
             let invoked = self.started.elapsed();
             let answer = self.client.attempt(kept, &method, &path, &body).await;

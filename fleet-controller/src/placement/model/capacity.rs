@@ -38,7 +38,9 @@ impl FleetModel {
                 let report = cluster.status.as_ref().and_then(|status| status.capacity.as_ref());
                 self.reserved.has_grown |= self.state.capacity.report(name, report);
                 let reserving: Vec<PlacementLink> = self.state.capacity.reserving(name).cloned().collect();
-                reserving.iter().for_each(|link| self.reserve(link, None));
+                for link in &reserving {
+                    self.reserve(link, None);
+                }
                 is_same
             }
             ListedChange::Deleted(name) => {
@@ -46,7 +48,9 @@ impl FleetModel {
                 false
             }
             ListedChange::Listed { missing } => {
-                missing.iter().for_each(|name| self.state.capacity.remove(name));
+                for name in missing {
+                    self.state.capacity.remove(name);
+                }
                 false
             }
         }
@@ -70,7 +74,9 @@ impl FleetModel {
     pub(super) fn prepare_capacity(&mut self) {
         if !std::mem::replace(&mut self.reserved.is_prepared, true) {
             let links: Vec<PlacementLink> = self.placements.items.keys().cloned().collect();
-            links.iter().for_each(|link| self.reserve(link, None));
+            for link in &links {
+                self.reserve(link, None);
+            }
         }
     }
 

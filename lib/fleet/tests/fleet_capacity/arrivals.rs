@@ -30,7 +30,7 @@ fn every_planted_bug_of_capacity_is_found() {
 }
 
 /// A Work of an object with a status, which the agent observed at second 10.
-fn work(kind: &str, spec: &Json, status: Json) -> Work {
+fn work(kind: &str, spec: &Json, status: &Json) -> Work {
     let group = match kind {
         "Job" | "CronJob" => "batch/v1",
         "RayCluster" => "ray.io/v1",
@@ -59,10 +59,10 @@ fn uncounted(work: &Work, reported: i64) -> u64 {
 #[test]
 fn a_report_counts_the_pods_that_a_status_showed_before() {
     let spec = json!({ "replicas": 5, "template": { "spec": { "containers": [] } } });
-    let partly = work("Deployment", &spec, json!({ "replicas": 3, "observedGeneration": 7 }));
+    let partly = work("Deployment", &spec, &json!({ "replicas": 3, "observedGeneration": 7 }));
     assert_eq!((uncounted(&partly, 9), uncounted(&partly, 10)), (5, 2));
     assert_eq!(uncounted_pods(&partly, &PodKinds::default(), None).number(), 5);
-    let stale = work("Deployment", &spec, json!({ "replicas": 5, "observedGeneration": 6 }));
+    let stale = work("Deployment", &spec, &json!({ "replicas": 5, "observedGeneration": 6 }));
     assert_eq!(uncounted(&stale, 20), 5);
     let mut changed = partly.clone();
     changed.metadata.generation = Some(3);
@@ -70,7 +70,7 @@ fn a_report_counts_the_pods_that_a_status_showed_before() {
     let mut failed = partly;
     failed.status.as_mut().unwrap().conditions[0].status = "False".to_owned();
     assert_eq!(uncounted(&failed, 20), 5);
-    assert_eq!(uncounted(&work("Deployment", &spec, Json::Null), 20), 5);
+    assert_eq!(uncounted(&work("Deployment", &spec, &Json::Null), 20), 5);
 }
 
 #[test]
@@ -79,14 +79,14 @@ fn each_kind_shows_its_pods() {
     let daemon =
         |now: u32| json!({ "desiredNumberScheduled": 3, "currentNumberScheduled": now, "observedGeneration": 7 });
     let spec = json!({ "template": template });
-    assert_eq!(uncounted(&work("DaemonSet", &spec, daemon(2)), 20), 1);
-    assert_eq!(uncounted(&work("DaemonSet", &spec, daemon(3)), 20), 0);
+    assert_eq!(uncounted(&work("DaemonSet", &spec, &daemon(2)), 20), 1);
+    assert_eq!(uncounted(&work("DaemonSet", &spec, &daemon(3)), 20), 0);
     let spec = json!({ "parallelism": 4, "completions": 6, "template": template });
-    assert_eq!(uncounted(&work("Job", &spec, json!({ "active": 3, "ready": 3 })), 20), 1);
-    assert_eq!(uncounted(&work("Job", &spec, json!({ "active": 1, "succeeded": 5 })), 20), 0);
+    assert_eq!(uncounted(&work("Job", &spec, &json!({ "active": 3, "ready": 3 })), 20), 1);
+    assert_eq!(uncounted(&work("Job", &spec, &json!({ "active": 1, "succeeded": 5 })), 20), 0);
     let complete = json!({ "succeeded": 6, "conditions": [{ "type": "Complete", "status": "True" }] });
-    assert_eq!(uncounted(&work("Job", &spec, complete), 20), 0);
+    assert_eq!(uncounted(&work("Job", &spec, &complete), 20), 0);
     let ray = json!({ "headGroupSpec": { "template": template } });
-    assert_eq!(uncounted(&work("RayCluster", &ray, json!({})), 20), 1);
-    assert_eq!(uncounted(&work("RayCluster", &ray, json!({ "state": "ready" })), 20), 0);
+    assert_eq!(uncounted(&work("RayCluster", &ray, &json!({})), 20), 1);
+    assert_eq!(uncounted(&work("RayCluster", &ray, &json!({ "state": "ready" })), 20), 0);
 }

@@ -204,7 +204,7 @@ impl CapacitySimulation {
         };
         let inventory: Vec<InventoryNode> = nodes.capacity.iter().zip(&nodes.free).map(one).collect();
         let time = MicroTime(Timestamp::from_second(clock).unwrap());
-        nodes.sent = Some((clock, capacity_report(&inventory, &[], Some(time), 100_000)));
+        nodes.sent = Some((clock, capacity_report(&inventory, &[], Some(&time), 100_000)));
     }
 
     /// The controller receives a report.

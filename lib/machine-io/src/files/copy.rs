@@ -31,15 +31,16 @@ fn entries(from: &Folder, to: &Folder) -> io::Result<Vec<(Folder, Folder)>> {
     let mut directories = Vec::new();
     for name in from.names()? {
         let found = from.stat(&*name)?;
-        match FileType::from_raw_mode(found.st_mode) {
-            FileType::Directory => {
-                let text = plain(&name)?;
-                to.make(text, attributes(&found))?;
-                directories.push((from.child(text)?, to.child(text)?));
-            }
-            FileType::RegularFile => file((from, to), plain(&name)?, attributes(&found))?,
+        let kind = FileType::from_raw_mode(found.st_mode);
+        if kind == FileType::Directory {
+            let text = plain(&name)?;
+            to.make(text, attributes(&found))?;
+            directories.push((from.child(text)?, to.child(text)?));
+        } else if kind == FileType::RegularFile {
+            file((from, to), plain(&name)?, attributes(&found))?;
+        } else {
             // etcd writes neither links nor sockets.
-            _ => return Err(io::Error::other(format!("{} is neither a file nor a directory", name.to_string_lossy()))),
+            return Err(io::Error::other(format!("{} is neither a file nor a directory", name.to_string_lossy())));
         }
     }
     Ok(directories)

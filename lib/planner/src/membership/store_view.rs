@@ -109,7 +109,7 @@ impl<'a> StoreView<'a> {
     pub(crate) fn unclear_corruption(&self) -> Option<UnclearCorruption> {
         let voters = self.count_voters();
         let is_voter = |id: &MemberId| self.list.get(id).is_some_and(|listed| !listed.is_learner);
-        let corrupt = self.list.keys().filter(|id| is_voter(*id) && self.is_corrupt(**id)).count();
+        let corrupt = self.list.keys().filter(|id| is_voter(id) && self.is_corrupt(**id)).count();
         match (self.is_corrupt(NO_MEMBER), corrupt) {
             (true, _) if voters > 1 => Some(UnclearCorruption::NoCertainMember),
             (false, 0) => None,

@@ -44,7 +44,7 @@ impl<'a> QuorumLoss<'a> {
 
     /// Whether this number of voters is a majority.
     pub(super) fn is_majority(&self, number: usize) -> bool {
-        number > (self.responding.len() + self.silent.len()) / 2
+        number * 2 > self.responding.len() + self.silent.len()
     }
 }
 

@@ -106,8 +106,8 @@ fn check_losses(
         .get(&at.cluster.reference)
         .is_some_and(|cluster| cluster.spec.etcd.recovery == EtcdRecovery::Automatic);
     if request.is_none() && !is_automatic {
-        let (cluster, lost) = (at.cluster.reference.name.clone(), loss.silent.iter().cloned().collect());
-        return Err(RecoveryBlocker::Request { cluster, lost, survivor: survivor.clone() });
+        let (cluster, silent) = (at.cluster.reference.name.clone(), loss.silent.iter().cloned().collect());
+        return Err(RecoveryBlocker::Request { cluster, lost: silent, survivor: survivor.clone() });
     }
     let mut unreachable = Vec::new();
     for name in &loss.silent {

@@ -105,7 +105,14 @@ impl StoreModel {
             StoreOrder::Disarm { id, alarm: MemberAlarm::Corrupt } if self.list.contains_key(id) => {
                 Some("an alarm of a corrupt member is disarmed once the store has removed the member")
             }
-            _ => None,
+            StoreOrder::AddLearner { .. }
+            | StoreOrder::Promote { .. }
+            | StoreOrder::MoveLeader { .. }
+            | StoreOrder::Remove { .. }
+            | StoreOrder::Compact { .. }
+            | StoreOrder::Defragment { .. }
+            | StoreOrder::Disarm { .. }
+            | StoreOrder::Restore { .. } => None,
         }
     }
 

@@ -51,7 +51,7 @@ fn replaced() -> (World, Documents, ComponentName) {
 fn members_that_were_replaced_since_the_backup_are_taken_from_the_member_list() {
     let (mut world, backup, gone) = replaced();
     let (newest, digests) = (world.status(), world.digests());
-    let recovery = world.recover(backup, true);
+    let recovery = world.recover(&backup, true);
     assert_eq!(attention(&recovery), [""; 0]);
     assert_eq!(subjects(&recovery, |kind| matches!(kind, DifferenceKind::MemberAdded { .. })), ["c1/etcd-3"]);
     assert_eq!(subjects(&recovery, |kind| *kind == DifferenceKind::MemberRemoved), [format!("c1/{gone}")]);
@@ -66,7 +66,7 @@ fn members_that_were_replaced_since_the_backup_are_taken_from_the_member_list() 
 fn without_a_member_list_the_cluster_is_paused_and_nothing_stops() {
     let (mut world, backup, _) = replaced();
     let digests = world.digests();
-    let recovery = world.recover(backup, false);
+    let recovery = world.recover(&backup, false);
     assert_eq!(subjects(&recovery, |kind| *kind == DifferenceKind::Paused), ["c1"]);
     for _ in 0..5 {
         let _ = world.pass(&calm(3));
@@ -75,8 +75,8 @@ fn without_a_member_list_the_cluster_is_paused_and_nothing_stops() {
     assert!(digests.keys().all(|pod| now.contains_key(pod)));
     // Recovered again before a pass, once the store responds.
     let (mut world, backup, _) = replaced();
-    let _ = world.recover(backup.clone(), false);
-    assert_eq!(attention(&world.recover(backup, true)), [""; 0]);
+    let _ = world.recover(&backup, false);
+    assert_eq!(attention(&world.recover(&backup, true)), [""; 0]);
 }
 
 /// The status of the cluster was lost: the store is rebuilt from the machines and the member list alone.
@@ -102,8 +102,10 @@ fn a_store_without_a_record_is_rebuilt_from_the_member_list() {
         }
         let stale: Vec<_> =
             backup.components.keys().filter(|pod| pod.component.as_str().starts_with("etcd-")).cloned().collect();
-        stale.iter().for_each(|pod| drop(backup.components.remove(pod)));
-        let recovery = world.recover(backup, true);
+        for pod in &stale {
+            backup.components.remove(pod);
+        }
+        let recovery = world.recover(&backup, true);
         assert_eq!(attention(&recovery), [""; 0]);
         assert_eq!((ids(&world.status()), world.status().cluster_id), (ids(&newest), newest.cluster_id));
         world.settle(3);
@@ -146,7 +148,7 @@ proptest! {
         for (name, machine) in backup.hypervisors.iter_mut() {
             machine.spec.clone_from(&world.documents.hypervisors.get(name).unwrap().spec);
         }
-        let recovery = world.recover(backup, true);
+        let recovery = world.recover(&backup, true);
         prop_assert_eq!(attention(&recovery), [""; 0]);
         prop_assert_eq!(ids(&world.status()), ids(&newest));
         world.settle(3);

@@ -376,16 +376,16 @@ impl World {
     }
 
     /// Replaces the documents by older ones, and recovers them from the machines and, if `asks_store`, from the store.
-    pub(super) fn recover(&mut self, backup: Documents, asks_store: bool) -> Recovery {
+    pub(super) fn recover(&mut self, backup: &Documents, asks_store: bool) -> Recovery {
         let held =
             self.machines.iter().map(|(name, state)| (name.clone(), ObservedValue::Known(self.held(name, state))));
         let held: BTreeMap<_, _> = held.collect();
         let now = Time(self.now);
-        let mut recovery = recover(&backup, &held, &BTreeMap::new(), &now);
+        let mut recovery = recover(backup, &held, &BTreeMap::new(), &now);
         if asks_store && !recovery.unobserved_stores.is_empty() {
             self.documents = recovery.documents;
             let stores = self.observe(&calm(3)).stores;
-            recovery = recover(&backup, &held, &stores, &now);
+            recovery = recover(backup, &held, &stores, &now);
             assert!(recovery.unobserved_stores.is_empty());
         }
         self.documents = recovery.documents.clone();

@@ -1,5 +1,9 @@
 //! Stores that are restored from a snapshot. The driver may die between any two steps.
 
+use super::{
+    change_spec, kill, phase,
+    world::{Round, World, calm},
+};
 use keelway_api::{
     Time,
     restore::RestoreSpec,
@@ -7,10 +11,6 @@ use keelway_api::{
     store_rebuild::RebuildPhase,
 };
 use keelway_planner::{Plan, WaitBlocker};
-use super::{
-    change_spec, kill, phase,
-    world::{Round, World, calm},
-};
 
 const SNAPSHOT: &str = "20261127T115200Z-7";
 
@@ -40,8 +40,8 @@ fn a_restore_goes_step_by_step_and_adds_members_again() {
         phases.extend(phase(&world));
     }
     phases.dedup();
-    use RebuildPhase::{Preparing, Serving, Starting, Stopping};
-    assert_eq!(phases, [Stopping, Preparing, Starting, Serving]);
+    let expected = [RebuildPhase::Stopping, RebuildPhase::Preparing, RebuildPhase::Starting, RebuildPhase::Serving];
+    assert_eq!(phases, expected);
     world.settle(3);
     let after = world.status();
     assert!(after.members.keys().all(|name| !before.members.contains_key(name)), "no member of before is left");
@@ -51,6 +51,9 @@ fn a_restore_goes_step_by_step_and_adds_members_again() {
     assert_eq!((plan.decisions, plan.waiting), (vec![], vec![]), "a request is executed once");
 }
 
+/// What makes a snapshot unusable, and a part of the text that reports it.
+type SnapshotFault<'a> = (&'a dyn Fn(&mut World), &'a str);
+
 #[test]
 fn a_snapshot_that_cannot_be_used_stops_nothing() {
     let newer = |world: &mut World, kubernetes: &str, etcd: &str| {
@@ -58,7 +61,7 @@ fn a_snapshot_that_cannot_be_used_stops_nothing() {
         kubernetes.clone_into(&mut found.kubernetes);
         etcd.clone_into(&mut found.etcd);
     };
-    let cases: [(&dyn Fn(&mut World), &str); 4] = [
+    let cases: [SnapshotFault<'_>; 4] = [
         (&|world| world.snapshot = Err("it does not exist".to_owned()), "it does not exist"),
         (&|world| newer(world, "1.38.1", "3.7.0"), "was taken from Kubernetes 1.38.1, and the cluster runs 1.37.0"),
         (&|world| newer(world, "1.37.2", "3.8.0"), "was taken from etcd 3.8.0"),

@@ -46,13 +46,12 @@ fn has_taken_effect(order: &StoreOrder, store: &StoreObservation, list: &MemberL
         StoreOrder::MoveLeader { from, .. } => store.leader().is_some_and(|leader| leader != *from),
         StoreOrder::Remove { id, .. } => !list.contains_key(id),
         StoreOrder::Disarm { id, alarm } => !store.alarms().contains(&(*id, *alarm)),
-        // etcd responds whether it was compacted.
-        StoreOrder::Compact { .. } => false,
+        // etcd responds whether it was compacted, and an agent whether there is data.
+        StoreOrder::Compact { .. } | StoreOrder::Restore { .. } => false,
         StoreOrder::Defragment { id, size, .. } => {
             let mut reports = store.members.values().filter_map(ObservedValue::known);
             reports.any(|report| report.id == *id && report.database.size < *size)
         }
-        StoreOrder::Restore { .. } => false,
     })
 }
 
