@@ -1,8 +1,8 @@
 //! What the fleet learns about this cluster: the release of Kubernetes, and what its nodes have room for.
 
-use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug, pin::pin, sync::Arc, time::Duration};
 
-use futures::StreamExt;
+use futures::{Stream, StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
@@ -10,13 +10,11 @@ use k8s_openapi::{
 };
 use keelway_fleet::{CapacityReport, ResourceQuantities, WorkloadCluster, names::AGENT_FIELD_MANAGER};
 use kube::{
-    Api, Client, Error, ResourceExt,
+    Api, Client, Error, Resource, ResourceExt,
     api::{Patch, PatchParams},
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, Event, watcher},
-    },
+    runtime::watcher::{self, Event, watcher},
 };
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::{
     select,
@@ -25,7 +23,6 @@ use tokio::{
 };
 
 use crate::{
-    kind_watch::SteadyPause,
     node_cache::{CachedNode, CachedPod, NodeCache, PodKey, pod_key},
     report_pace::{NextReport, SentReport, next_report},
     workload_api::WorkloadApi,
@@ -35,6 +32,8 @@ use crate::{
 const PAGE: u32 = 100;
 /// How long changes are collected before the capacity is computed again.
 const COLLECT: Duration = Duration::from_secs(1);
+/// The pause before objects are listed again.
+const WATCH_AGAIN: Duration = Duration::from_secs(1);
 /// The pause before a report that the fleet refused is sent again.
 const AGAIN: Duration = Duration::from_secs(5);
 /// The pods that count. The API server reports one that ends as deleted.
@@ -55,8 +54,10 @@ pub(crate) async fn observe(api: Arc<WorkloadApi>, inventory: watch::Sender<Opti
     let nodes: Api<Node> = Api::all(api.client().clone());
     let pods: Api<Pod> = Api::all(api.client().clone());
     let config = watcher::Config::default().page_size(PAGE);
-    let mut nodes = pin!(watcher(nodes, config.clone()).backoff(SteadyPause));
-    let mut pods = pin!(watcher(pods, config.fields(RUNNING)).backoff(SteadyPause));
+    let watched_nodes = |pause| watched(nodes.clone(), config.clone(), pause);
+    let watched_pods = |pause| watched(pods.clone(), config.clone().fields(RUNNING), pause);
+    let mut nodes = pin!(watched_nodes(Duration::ZERO));
+    let mut pods = pin!(watched_pods(Duration::ZERO));
     let mut observed = ObservedNodes::default();
     let mut version = String::new();
     let mut due: Option<Instant> = None;
@@ -68,8 +69,18 @@ pub(crate) async fn observe(api: Arc<WorkloadApi>, inventory: watch::Sender<Opti
             }
         };
         select! {
-            Some(change) = nodes.next() => observed.node(change),
-            Some(change) = pods.next() => observed.pod(change),
+            Some(change) = nodes.next() => {
+                if change.is_err() {
+                    nodes.set(watched_nodes(WATCH_AGAIN));
+                }
+                observed.node(change);
+            }
+            Some(change) = pods.next() => {
+                if change.is_err() {
+                    pods.set(watched_pods(WATCH_AGAIN));
+                }
+                observed.pod(change);
+            }
             () = compute => {
                 due = None;
                 if observed.is_relisted() || version.is_empty() {
@@ -88,6 +99,14 @@ pub(crate) async fn observe(api: Arc<WorkloadApi>, inventory: watch::Sender<Opti
             due = Some(Instant::now() + pause);
         }
     }
+}
+
+/// Lists and watches objects after a pause. After an error, begin anew: a watch that only continues does not say when.
+fn watched<K>(api: Api<K>, config: watcher::Config, pause: Duration) -> impl Stream<Item = watcher::Result<Event<K>>>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    stream::once(sleep(pause)).flat_map(move |()| watcher(api.clone(), config.clone()))
 }
 
 fn publish(current: ClusterInventory, inventory: &watch::Sender<Option<ClusterInventory>>) {

@@ -32,10 +32,8 @@ impl CapacityLedger {
         let ledger = self.clusters.entry(cluster.to_owned()).or_default();
         ledger.observed = report.and_then(|report| report.observed_time.as_ref()).map(|MicroTime(time)| *time);
         let room = report.map(ClusterRoom::read);
-        let has_grown = match (&room, &ledger.room) {
-            (Some(now), Some(before)) => now.has_grown_since(before),
-            (now, _) => now.is_some(),
-        };
+        // A pod that moved from one node to another can make room on the first one: less in sum says nothing.
+        let has_grown = room.is_some() && room != ledger.room;
         ledger.room = room;
         has_grown
     }

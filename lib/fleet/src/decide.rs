@@ -201,7 +201,7 @@ impl Choice<'_> {
     ) -> Option<ObjectDemand> {
         let is_named = self.named.is_some() || self.spread.is_some();
         let stays = candidates.iter().any(|cluster| current.contains_key(cluster.name.as_str()));
-        if is_named || stays {
+        if is_named || stays || candidates.is_empty() {
             return None;
         }
         let demand = fleet.pod_kinds.demand(&request.object.manifest);

@@ -154,9 +154,14 @@ impl PodPlaces {
     }
 
     fn destroyed_by_one(&self, name: &str, place: i128, budget: i128) -> u64 {
-        let firsts = self.nodes.iter().map(|(nodes, _, beside)| (beside.get(name) + 1, *nodes));
-        let rest = self.nodes.iter().map(|(nodes, number, _)| nodes.saturating_mul(number - 1)).sum();
-        let mut prices: Vec<(i128, u64)> = firsts.chain([(place, rest)]).collect();
+        let firsts = || self.nodes.iter().map(|(nodes, _, beside)| (beside.get(name) + 1, *nodes));
+        // The other places of a node are for sale once its first one is bought.
+        let Some(cheapest) = firsts().map(|(price, _)| price).min() else { return 0 };
+        let opened = u64::try_from(budget / cheapest).unwrap_or(u64::MAX);
+        let most = self.nodes.iter().map(|(_, number, _)| number - 1).max().unwrap_or(0);
+        let rest: u64 = self.nodes.iter().map(|(nodes, number, _)| nodes.saturating_mul(number - 1)).sum();
+        let rest = rest.min(opened.saturating_mul(most));
+        let mut prices: Vec<(i128, u64)> = firsts().chain([(place, rest)]).collect();
         prices.sort_unstable();
         let (mut left, mut destroyed) = (budget, 0_u64);
         for (price, number) in prices {

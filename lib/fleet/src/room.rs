@@ -83,13 +83,6 @@ impl ClusterRoom {
         total
     }
 
-    /// Whether something may fit that did not fit before: there is more of a resource, or other nodes.
-    #[must_use]
-    pub fn has_grown_since(&self, before: &Self) -> bool {
-        let nodes = |room: &Self| room.groups.iter().map(|group| group.nodes.clone()).collect::<Vec<_>>();
-        self.total().exceeds(&before.total()) || nodes(self) != nodes(before)
-    }
-
     /// Returns the nodes as one kind of pods sees them.
     pub(crate) fn nodes_for<'a>(&'a self, pods: &PodDemand) -> NodesFor<'a> {
         let mut nodes = NodesFor::default();

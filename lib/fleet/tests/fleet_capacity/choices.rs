@@ -186,6 +186,25 @@ fn pods_that_arrive_first_do_not_take_the_room_of_larger_ones() {
 }
 
 #[test]
+fn pods_without_requests_take_no_room_of_others() {
+    let mut world = world();
+    report(&mut world, "a", 2);
+    let chosen = |placement: &PlacementSpec| placement.clusters.first().map(|cluster| cluster.name.clone());
+    // They could fill the last of 110 places for pods on no node.
+    assert!(chosen(&place(&mut world, &web("idle", 50, "0"))).is_some());
+    assert!(chosen(&place(&mut world, &web("web", 4, "2"))).is_some());
+    assert!(chosen(&place(&mut world, &web("more", 1, "2"))).is_none());
+}
+
+#[test]
+fn an_object_that_no_cluster_may_run_does_not_lack_room() {
+    let mut world = world();
+    world.set_policies([policy("all", json!({ "clusterSelector": { "matchLabels": { "region": "none" } } }))]);
+    let text = message(&place(&mut world, &web("web", 1, "1")));
+    assert!(text.starts_with("False NoCluster: "), "{text}");
+}
+
+#[test]
 fn a_daemon_set_needs_room_on_each_node() {
     let mut world = world();
     report(&mut world, "a", 2);
