@@ -3,12 +3,12 @@
 
 use std::{io, time::Duration};
 
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, future::pending};
 use keelway_api::{
     machine::{ETCD_MEMBER, MachineState, Mount, Pod, RESTORE, RESTORE_MOUNT, RESTORED_DATA, RESTORED_SNAPSHOT},
     name::PodName,
 };
-use keelway_cri::{CriContainerState, CriError};
+use keelway_cri::{CriContainerState, CriError, EventKind, EventMessage, EventSubscription};
 use keelway_machine::{
     action::{NewContainer, NewSandbox, PodAction, WantedImage},
     layout::{MachineDirectory, cgroup_parent, log_name, pod_directory},
@@ -30,8 +30,8 @@ const CONTAINER: &str = "restore";
 const PART: Duration = Duration::from_secs(60);
 /// How long the program may take. The largest database has 8 GiB.
 const WHOLE: Duration = Duration::from_secs(1200);
-/// The interval at which the runtime is asked whether the program has ended.
-const POLL: Duration = Duration::from_millis(200);
+/// The longest time between two looks at the container. The runtime does not confirm a subscription to its events, and an event can be lost.
+const LOOK: Duration = Duration::from_secs(5);
 /// How much of the end of the program's log an error shows, in bytes.
 const LOG_END: usize = 600;
 
@@ -179,14 +179,26 @@ impl LocalMachine {
     }
 
     async fn exit_code(&self, container: &str) -> Result<i32, CriError> {
+        let mut events = self.runtime.events();
         loop {
             let status = self.runtime.container_status(container).await?;
             if status.state == CriContainerState::Exited {
                 return Ok(status.exit.map_or(0, |exit| exit.code));
             }
-            tokio::time::sleep(POLL).await;
+            let _ = timeout(LOOK, stops(&mut events, container)).await;
         }
     }
+}
+
+/// Returns once an event may concern the end of the container. Without a stream of events, it never does.
+async fn stops(events: &mut EventSubscription, container: &str) {
+    while let Some(Ok(message)) = events.next().await {
+        match message {
+            EventMessage::Event(event) if event.id != container || event.kind != EventKind::Stopped => {}
+            EventMessage::Event(_) | EventMessage::Missed(_) => return,
+        }
+    }
+    pending::<()>().await;
 }
 
 fn refusal(order: &MachineRestore<'_>, state: &MachineState) -> Option<RestoreError> {

@@ -9,9 +9,13 @@ use super::{
     remove,
 };
 
-/// Copies a directory with everything below it, and renames the copy to its name once it is on disk. An earlier attempt is removed first. A copy
-/// that exists is replaced only if it is empty.
+/// Copies a directory with everything below it, and renames the copy to its name once it is on disk. An attempt that runs already, because its caller
+/// stopped waiting, is awaited; what one that was interrupted left behind is removed. A copy that exists is replaced only if it is empty.
 pub(super) fn directory(parent: &Folder, name: &str, copy: &str) -> io::Result<()> {
+    parent.lock()?;
+    if parent.child(copy).is_ok_and(|found| found.has_other_than(&[]).unwrap_or(true)) {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
     let unfinished = format!("{UNFINISHED}{copy}");
     remove::tree(parent, &unfinished)?;
     let from = parent.child(name)?;

@@ -11,8 +11,8 @@ use keelway_api::machine::Disk;
 use keelway_machine::layout::{is_plain_name, is_plain_relative_path};
 use rustix::{
     fs::{
-        AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchmod, fchown, fstat, fstatvfs, fsync,
-        mkdirat, openat, openat2, renameat, statat, unlinkat,
+        AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchmod, fchown, flock,
+        fstat, fstatvfs, fsync, mkdirat, openat, openat2, renameat, statat, unlinkat,
     },
     io::Errno,
     path::Arg,
@@ -279,6 +279,11 @@ impl Folder {
     /// Writes changes of this directory's entries to disk, so that they survive a loss of power.
     pub(super) fn sync(&self) -> io::Result<()> {
         Ok(fsync(&self.0)?)
+    }
+
+    /// Waits until no one else has locked this directory, and locks it until it is closed.
+    pub(super) fn lock(&self) -> io::Result<()> {
+        Ok(flock(&self.0, FlockOperation::LockExclusive)?)
     }
 
     pub(super) fn unlink(&self, name: impl Arg) -> Result<(), Errno> {

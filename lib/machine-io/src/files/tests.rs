@@ -441,3 +441,26 @@ fn a_copy_of_data_is_whole_and_keeps_owners_and_modes() {
     // A copy is never written over.
     machine.files().copy_data(&path("data"), &path("data.copy-1")).unwrap_err();
 }
+
+#[test]
+fn a_second_copy_waits_for_the_first() {
+    let machine = Machine::with_pod();
+    fs::create_dir_all(machine.in_pod("data")).unwrap();
+    fs::write(machine.in_pod("data/wal"), vec![7; 70_000]).unwrap();
+    let path = |name: &str| format!("{}/{name}", layout::pod_directory(&pod()));
+    // An attempt holds this lock for as long as it runs.
+    let first = fs::File::open(machine.in_pod("")).unwrap();
+    first.lock().unwrap();
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| machine.files().copy_data(&path("data"), &path("data.copy-1")));
+        while !fs::read_to_string("/proc/locks").unwrap().lines().any(|lock| lock.contains("-> FLOCK")) {
+            assert!(!second.is_finished());
+            std::thread::yield_now();
+        }
+        fs::create_dir(machine.in_pod("data.copy-1")).unwrap();
+        fs::write(machine.in_pod("data.copy-1/wal"), "first").unwrap();
+        first.unlock().unwrap();
+        second.join().unwrap().unwrap_err();
+    });
+    assert_eq!(fs::read(machine.in_pod("data.copy-1/wal")).unwrap(), b"first");
+}
