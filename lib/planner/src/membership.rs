@@ -44,6 +44,7 @@ use keelway_api::{
 };
 
 pub(crate) use next::next_index;
+pub(crate) use removed::retire;
 pub use servers::OutdatedServers;
 pub(crate) use servers::is_awaited;
 pub(crate) use store_view::{StoreView, is_majority};
@@ -91,20 +92,18 @@ pub(crate) fn plan_members(plan: &mut Plan, fleet: &mut FleetCapacity, at: Store
     if !has_list && !document.is_some_and(|cluster| changes_members(&plan.documents, cluster)) {
         return;
     }
-    {
-        let Some(view) = view(plan, at) else { return };
-        if disarm_removed(plan, at, &view) || store_space::plan_space(plan, at, &view) {
-            return;
-        }
+    let Some(view) = self::view(plan, at) else { return };
+    if disarm_removed(plan, at, &view) || store_space::plan_space(plan, at, &view) {
+        return;
     }
     // Gate 1: the next change begins after the recorded one ended.
-    if let Some(change) = store(&plan.documents, at).and_then(|store| store.change.clone()) {
-        let Some(view) = view(plan, at) else { return };
-        if continue_change(plan, at, &view, &change) == ChangeProgress::Continues {
-            return;
-        }
+    if let Some(change) = store(&plan.documents, at).and_then(|store| store.change.clone())
+        && continue_change(plan, at, &view, &change) == ChangeProgress::Continues
+    {
+        return;
     }
-    let Some(view) = view(plan, at) else { return };
+    // The end of a change changed the documents.
+    let Some(view) = self::view(plan, at) else { return };
     for component in view.gone(&plan.documents, at) {
         removing::end_removal(plan, at, &component);
     }
@@ -296,7 +295,13 @@ pub(crate) fn order(plan: &mut Plan, at: StoreContext<'_>, component: &Component
     plan.stores.insert(at.id.clone(), order);
 }
 
-fn wait(plan: &mut Plan, at: StoreContext<'_>, component: &ComponentName, kind: WaitKind, blocker: WaitBlocker) {
+pub(crate) fn wait(
+    plan: &mut Plan,
+    at: StoreContext<'_>,
+    component: &ComponentName,
+    kind: WaitKind,
+    blocker: WaitBlocker,
+) {
     let subject = ComponentRef { cluster: at.cluster.reference.clone(), component: component.clone() };
     plan.waiting.push(Waiting::of_cluster(subject, kind, blocker));
 }
@@ -308,8 +313,8 @@ fn abandon_component(plan: &mut Plan, at: StoreContext<'_>, component: &Componen
 }
 
 /// The URLs at which the peers of a component reach it.
-fn peer_urls(at: StoreContext<'_>, spec: &ComponentSpec) -> Option<Vec<String>> {
-    let address = at.world.machines.get(&spec.hypervisor)?.private.first()?;
+pub(crate) fn peer_urls(world: &ValidatedDocuments, spec: &ComponentSpec) -> Option<Vec<String>> {
+    let address = world.machines.get(&spec.hypervisor)?.private.first()?;
     Some(vec![url(address, spec.port(PEER))])
 }
 

@@ -45,7 +45,7 @@ use crate::{
     component_set::of_role,
     deletion::answers,
     fleet::FleetCapacity,
-    membership::{StoreContext, change_store, pod, store},
+    membership::{StoreContext, change_store, pod, retire, store},
     plan::Plan,
     rebuild::{quorum::QuorumLoss, recovery::Survivor},
     restore,
@@ -226,7 +226,7 @@ fn end(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) {
         .map(|(name, _)| name.clone())
         .collect();
     for name in others {
-        retire(plan, at, &name);
+        retire(plan, at, &name, RemovalReason::StoreRebuilt);
     }
     change_store(plan, at, |store| {
         store.rebuild = None;
@@ -237,23 +237,6 @@ fn end(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) {
             at: Time(at.now),
         });
     });
-}
-
-fn retire(plan: &mut Plan, at: StoreContext<'_>, component: &ComponentName) {
-    let name = pod(at.id, component);
-    let machine = plan.documents.components.get(&name).map(|component| component.spec.hypervisor.clone());
-    change_store(plan, at, |store| {
-        let Some(machine) = machine else {
-            store.members.remove(component);
-            return;
-        };
-        if let Some(member) = store.members.get_mut(component) {
-            member.removal = Some(RemovalReason::StoreRebuilt);
-            member.removed_from = Some(machine);
-            member.unavailable_since = None;
-        }
-    });
-    set_stage(plan, &name, ComponentStage::Stopping);
 }
 
 /// The pod of the one member, and the state of its machine. None: the machine was not observed.

@@ -15,7 +15,6 @@ use alloc::{
     collections::BTreeMap,
     format,
     string::{String, ToString},
-    vec,
     vec::Vec,
 };
 
@@ -23,15 +22,15 @@ use keelway_api::{
     Documents, Time,
     change::ClusterBirth,
     cluster::{EtcdMember, EtcdStatus, MemberPhase, RemovalReason},
-    component::{ComponentSpec, ComponentStage},
+    component::ComponentSpec,
     documents::SecretName,
     hypervisor::LOST_ANNOTATION,
     machine::{Pod, RESTORE_MOUNT, RESTORED_DATA, RESTORED_SNAPSHOT},
     membership::MemberStart,
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
-    release::{self, Release},
+    release,
     restore::{RestoreSpec, SOURCE_ENCRYPTION_KEYS},
-    role::{PEER, Role},
+    role::Role,
     store_rebuild::{RebuildPhase, RebuildSource, StoreRebuild},
 };
 
@@ -41,15 +40,14 @@ use crate::{
     deletion::is_machine_lost,
     etcd_ids,
     fleet::FleetCapacity,
-    membership::{StoreContext, next_index},
+    membership::{StoreContext, change_store, next_index, order, peer_urls, pod, retire, store, wait},
     placement,
     plan::Plan,
     pod::{MissingKey, PodInputs},
-    retirement,
     secret_names::ENCRYPTION,
-    store_start::DATA,
+    store_start::{DATA, machine_that_cannot_stop},
     tenant::Tenant,
-    text::{joined, url},
+    text::joined,
     world::ValidatedDocuments,
 };
 
@@ -106,6 +104,11 @@ pub enum RestoreBlocker {
         "a newer agent on its machine, which cannot restore snapshots: upgrade keelway-hypervisor-agent; nothing is stopped until then"
     )]
     OldAgent,
+    /// A machine of an API server or a member has an agent that is too old.
+    #[error(
+        "{0} to run an agent of this release, which can stop an etcd member and keep its data; nothing is stopped until then"
+    )]
+    Agent(HypervisorName),
     /// Members of before may go on where they cannot be stopped.
     #[error(
         "{} to respond: a majority of its etcd members could continue there; bring the machines back, or, if they are lost for good, annotate \
@@ -126,7 +129,9 @@ pub(crate) fn begin(plan: &mut Plan, fleet: &mut FleetCapacity, at: StoreContext
         Some(RestoreBlocker::OtherCluster)
     } else {
         let unusable = refusal(&plan.documents, &at.cluster.reference, at.id, at.seen, &request);
-        unusable.or_else(|| silent_members(&plan.documents, at))
+        unusable
+            .or_else(|| silent_members(&plan.documents, at))
+            .or_else(|| machine_that_cannot_stop(&plan.documents, at.seen, at.id).map(RestoreBlocker::Agent))
     };
     match blocker {
         Some(blocker) => block(plan, subject, blocker),
@@ -137,12 +142,9 @@ pub(crate) fn begin(plan: &mut Plan, fleet: &mut FleetCapacity, at: StoreContext
 
 /// Gate 4.
 fn silent_members(documents: &Documents, at: StoreContext<'_>) -> Option<RestoreBlocker> {
-    let store = documents.clusters.get(&at.cluster.reference)?.status.as_ref()?.etcd.as_ref()?;
-    let machine = |name: &ComponentName| {
-        let pod = PodName { cluster: at.id.clone(), component: name.clone() };
-        documents.components.get(&pod).map(|component| component.spec.hypervisor.clone())
-    };
-    let members: Vec<HypervisorName> = store.staying_members().filter_map(|(name, _)| machine(name)).collect();
+    let machine = |name: &ComponentName| Some(documents.components.get(&pod(at.id, name))?.spec.hypervisor.clone());
+    let members = store(documents, at)?.staying_members();
+    let members: Vec<HypervisorName> = members.filter_map(|(name, _)| machine(name)).collect();
     let is_silent =
         |machine: &&HypervisorName| at.seen.machine(machine).is_none() && !is_machine_lost(documents, machine);
     let silent: Vec<HypervisorName> = members.iter().filter(is_silent).cloned().collect();
@@ -176,11 +178,7 @@ fn refusal(
             own: own.to_string(),
         })
     };
-    newer("Kubernetes", &found.kubernetes, own.kubernetes).or_else(|| newer("etcd", &found.etcd, etcd_version(own)))
-}
-
-fn etcd_version(release: &Release) -> &str {
-    release.etcd
+    newer("Kubernetes", &found.kubernetes, own.kubernetes).or_else(|| newer("etcd", &found.etcd, own.etcd))
 }
 
 /// The first two numbers of a version.
@@ -192,12 +190,12 @@ fn minor(version: &str) -> Option<(u32, u32)> {
 fn begin_with_new_member(plan: &mut Plan, fleet: &mut FleetCapacity, at: StoreContext<'_>, request: &RestoreSpec) {
     let Some(index) = next_index(plan, at) else { return };
     let Ok(component) = Role::Etcd.component(index) else { return };
-    let name = PodName { cluster: at.id.clone(), component: component.clone() };
+    let name = pod(at.id, &component);
     let subject = ComponentRef { cluster: at.cluster.reference.clone(), component: component.clone() };
     let document = match placement::place(&plan.documents, at.world, fleet, at.cluster, (&name, Role::Etcd, index)) {
         Ok(document) => document,
         Err(why) => {
-            plan.waiting.push(Waiting::of_cluster(subject, WaitKind::Blocked, WaitBlocker::Placement(why)));
+            wait(plan, at, &component, WaitKind::Blocked, WaitBlocker::Placement(why));
             return;
         }
     };
@@ -207,13 +205,13 @@ fn begin_with_new_member(plan: &mut Plan, fleet: &mut FleetCapacity, at: StoreCo
     }
     let Some(urls) = peer_urls(at.world, &document.spec) else { return };
     enter(plan, fleet, name, document);
-    let cluster = plan.documents.clusters.get_mut(&at.cluster.reference);
-    let Some(store) = cluster.and_then(|cluster| cluster.status.as_mut()?.etcd.as_mut()) else { return };
-    let number = store.rebuilt.as_ref().map_or(0, |rebuilt| rebuilt.number) + 1;
-    store.members.insert(component.clone(), first_member(at.id, number, (&component, urls)));
-    store.next_index = Some(store.next_index.unwrap_or_default().max(index + 1));
-    store.change = None;
-    store.rebuild = Some(rebuild(request, number, component, RebuildPhase::Stopping, Time(at.now)));
+    change_store(plan, at, |store| {
+        let number = store.rebuilt.as_ref().map_or(1, |last| last.number + 1);
+        store.members.insert(component.clone(), first_member(at.id, number, (&component, urls)));
+        store.next_index = Some(store.next_index.unwrap_or_default().max(index + 1));
+        store.change = None;
+        store.rebuild = Some(rebuild(request, number, component, RebuildPhase::Stopping, Time(at.now)));
+    });
     plan.decisions.push(Decision::RestoreStore { component: subject, snapshot: request.snapshot.clone() });
 }
 
@@ -252,45 +250,36 @@ fn token(id: &ClusterId, number: u32) -> String {
     format!("{id}-{number}")
 }
 
-fn peer_urls(world: &ValidatedDocuments, spec: &ComponentSpec) -> Option<Vec<String>> {
-    let address = world.machines.get(&spec.hypervisor)?.private.first()?;
-    Some(vec![url(address, spec.port(PEER))])
-}
-
 /// Makes the data of the member. Returns whether it is complete: then the member may start, on this data only.
 pub(crate) fn prepare(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
-    let name = PodName { cluster: at.id.clone(), component: rebuild.member.clone() };
-    let subject = ComponentRef::of(&at.cluster.reference, &name);
+    let RebuildSource::Snapshot { name: snapshot, .. } = &rebuild.source else { return false };
+    let (member, name) = (&rebuild.member, pod(at.id, &rebuild.member));
     let Some(spec) = plan.documents.components.get(&name).map(|component| &component.spec) else { return false };
     let Some(state) = at.seen.machine(&spec.hypervisor) else {
-        plan.waiting.push(Waiting::of_cluster(subject, WaitKind::Blocked, WaitBlocker::MachineOfComponent));
+        wait(plan, at, member, WaitKind::Blocked, WaitBlocker::MachineOfComponent);
         return false;
     };
     let data = state.data_of(&name, DATA);
     if data.marked && data.used {
-        note_restored(plan, at, rebuild);
+        note_restored(plan, at, member);
         return true;
     }
     if data.marked {
-        let RebuildSource::Snapshot { name: snapshot, .. } = &rebuild.source else { return false };
-        let order = StoreOrder::Restore { pod: name, snapshot: snapshot.clone() };
-        let blocker = WaitBlocker::StoreOrder(order.clone());
-        plan.waiting.push(Waiting::of_cluster(subject, WaitKind::InProgress, blocker));
-        plan.stores.insert(at.id.clone(), order);
+        order(plan, at, member, StoreOrder::Restore { pod: name, snapshot: snapshot.clone() });
     } else {
-        plan.waiting.push(Waiting::of_cluster(subject, WaitKind::InProgress, WaitBlocker::DataDirectory));
+        wait(plan, at, member, WaitKind::InProgress, WaitBlocker::DataDirectory);
     }
     false
 }
 
 /// From now on the member starts on this data only, and its store has the id that it was restored with.
-fn note_restored(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) {
-    let cluster = plan.documents.clusters.get_mut(&at.cluster.reference);
-    let Some(store) = cluster.and_then(|cluster| cluster.status.as_mut()?.etcd.as_mut()) else { return };
-    let Some(member) = store.members.get_mut(&rebuild.member) else { return };
-    member.phase = MemberPhase::Started;
-    let id = u64::from_str_radix(&member.id, 16).ok();
-    store.cluster_id = id.map(|id| format!("{:x}", etcd_ids::cluster([id])));
+fn note_restored(plan: &mut Plan, at: StoreContext<'_>, member: &ComponentName) {
+    change_store(plan, at, |store| {
+        let Some(member) = store.members.get_mut(member) else { return };
+        member.phase = MemberPhase::Started;
+        let id = u64::from_str_radix(&member.id, 16).ok();
+        store.cluster_id = id.map(|id| format!("{:x}", etcd_ids::cluster([id])));
+    });
 }
 
 /// Withdraws a restore whose request was removed or replaced before its data was complete. The members of before continue. Returns whether it did.
@@ -300,23 +289,15 @@ pub(crate) fn withdraw_unwanted(plan: &mut Plan, at: StoreContext<'_>, rebuild: 
     }
     let Some(cluster) = plan.documents.clusters.get(&at.cluster.reference) else { return false };
     let is_wanted = cluster.spec.etcd.restore.as_ref().is_some_and(|request| request.is_executed_by(&rebuild.source));
-    let Some(store) = cluster.status.as_ref().and_then(|status| status.etcd.as_ref()) else { return false };
+    let Some(store) = store(&plan.documents, at) else { return false };
     let has_others = store.staying_members().any(|(name, _)| *name != rebuild.member);
     if is_wanted || !has_others || rebuild.phase > RebuildPhase::Preparing {
         return false;
     }
-    let name = PodName { cluster: at.id.clone(), component: rebuild.member.clone() };
-    let machine = plan.documents.components.get(&name).map(|component| component.spec.hypervisor.clone());
-    let cluster = plan.documents.clusters.get_mut(&at.cluster.reference);
-    if let Some(store) = cluster.and_then(|cluster| cluster.status.as_mut()?.etcd.as_mut()) {
-        store.rebuild = None;
-        if let Some(member) = store.members.get_mut(&rebuild.member) {
-            member.removal = Some(RemovalReason::MemberRemoved);
-            member.removed_from = machine;
-        }
-    }
-    retirement::set_stage(plan, &name, ComponentStage::Stopping);
-    plan.decisions.push(Decision::WithdrawRestore { component: ComponentRef::of(&at.cluster.reference, &name) });
+    change_store(plan, at, |store| store.rebuild = None);
+    retire(plan, at, &rebuild.member, RemovalReason::MemberRemoved);
+    let component = ComponentRef { cluster: at.cluster.reference.clone(), component: rebuild.member.clone() };
+    plan.decisions.push(Decision::WithdrawRestore { component });
     true
 }
 

@@ -3,7 +3,7 @@
 //! A member starts for the first time after its machine has marked the data directory and the documents record that the mark was observed.
 //! Whatever is lost between two steps, a member without its mark has lost its data.
 
-use alloc::{collections::BTreeMap, format, vec, vec::Vec};
+use alloc::{collections::BTreeMap, format, vec::Vec};
 
 use keelway_api::{
     Cluster, Documents, Time,
@@ -12,17 +12,17 @@ use keelway_api::{
     component::ComponentSpec,
     machine::Start,
     name::{ClusterId, ClusterRef, ComponentName, PodName},
-    role::{PEER, Role},
+    role::Role,
 };
 
 use crate::{
     Decision, PassObservation, WaitBlocker, WaitSubject,
     access::serves,
     etcd_ids,
+    membership::peer_urls,
     plan::Plan,
     restore,
     store_start::{DATA, start_of},
-    text::url,
     versions,
     world::ValidatedDocuments,
 };
@@ -39,11 +39,7 @@ pub(crate) fn plan_births(plan: &mut Plan, world: &ValidatedDocuments, seen: &Pa
             .documents
             .components_of(id)
             .filter(|(_, component)| component.spec.role == Role::Etcd && !component.is_leaving())
-            .filter_map(|(pod, component)| {
-                let machine = world.machines.get(&component.spec.hypervisor)?;
-                let urls = vec![url(machine.private.first()?, component.spec.port(PEER))];
-                Some((pod.component.clone(), urls))
-            })
+            .filter_map(|(pod, component)| Some((pod.component.clone(), peer_urls(world, &component.spec)?)))
             .collect();
         let wanted = document.spec.replicas(Role::Etcd) as usize;
         if members.len() < wanted {

@@ -12,7 +12,8 @@
 //!    recorded first. It is compacted again up to a newer one: while the alarm is raised, only deletions create revisions. The same order is repeated
 //!    after a minute, because it may have been lost. etcd then responds that it has taken effect.
 //! 4. Without the alarm, a member is defragmented from 80 % of its quota on, if a fifth of its file or more is free. With the alarm, full members are
-//!    defragmented if that makes room. If the data in use fills the quota, none is: a person increases the quota, or deletes objects.
+//!    defragmented if that makes room. If the data in use fills the quota, none is: a person increases the quota, or deletes objects. A member counts
+//!    freed pages as used until its next write to the database, so room that the last deletion made may show only after another one.
 //! 5. A member does not respond while it is defragmented. The healthy voters beside it are a majority. The only voter is defragmented from 90 % on, as
 //!    the API stops meanwhile: with the alarm, it would stop for longer.
 //! 6. One member at a time. The last one that was ordered comes first until its file has shrunk, so no driver begins with another one meanwhile.
@@ -159,12 +160,13 @@ impl<'a> SpaceView<'a> {
         (!candidates.is_empty()).then(|| self.defragment(&candidates))
     }
 
-    /// Gate 4: whether the data in use fills the quota, and compaction up to the newest revision was ordered.
+    /// Gate 4: whether the data in use fills the quota of a member, and compaction up to the newest revision was ordered. The members' data differs
+    /// by some pages, so that not all of them may be filled.
     fn waits_for_person(&self) -> bool {
         let full = self.names(|fill| fill.is_filled(FULL));
         let is_compacted = self.last_compaction().is_some();
         let is_filled = |name: &&ComponentName| self.fill(name).is_some_and(|fill| fill.is_used(FULL));
-        self.has_alarm() && is_compacted && !full.is_empty() && full.iter().all(is_filled)
+        self.has_alarm() && is_compacted && full.iter().any(is_filled)
     }
 
     /// The last compaction, if there is no newer revision.
@@ -183,12 +185,8 @@ impl<'a> SpaceView<'a> {
             return Some(SpaceStep::Order(None, StoreOrder::Compact { revision: self.revision }));
         }
         // Gate 4.
-        let gains = |name: &&&ComponentName| self.fill(name).is_some_and(|fill| !fill.is_used(FULL));
-        match full.iter().filter(gains).count() {
-            0 => None,
-            some if some < full.len() => Some(SpaceStep::Wait(WaitKind::InProgress, WaitBlocker::Compaction)),
-            _ => Some(self.defragment(&full)),
-        }
+        let gains = |name: &&ComponentName| self.fill(name).is_some_and(|fill| !fill.is_used(FULL));
+        full.iter().all(gains).then(|| self.defragment(&full))
     }
 
     /// Gate 3.

@@ -3,12 +3,14 @@
 use alloc::collections::BTreeMap;
 
 use keelway_api::{
-    Cluster,
+    Cluster, Documents,
     cluster::{EtcdMember, MemberPhase},
-    machine::Start,
-    name::ComponentName,
+    machine::{ConfigFormat, MachineState, Start},
+    name::{ClusterId, ComponentName, HypervisorName},
     role::Role,
 };
+
+use crate::{PassObservation, component_set::of_role};
 
 /// The directory in a member's pod that holds the store.
 pub(crate) const DATA: &str = "data";
@@ -35,6 +37,20 @@ pub(crate) fn waits_for_api(cluster: &Cluster, role: Role) -> bool {
 /// Whether any member of the store may start. API servers that start before a member only wait, and delay the pass that prepares the store.
 pub(crate) fn any_may_start(cluster: &Cluster) -> bool {
     members(cluster).is_some_and(|members| members.values().any(|member| member.phase > MemberPhase::Pending))
+}
+
+/// A machine of an API server or a member whose agent cannot stop a pod and keep its data. None: all that respond can.
+pub(crate) fn machine_that_cannot_stop(
+    documents: &Documents,
+    seen: &PassObservation,
+    id: &ClusterId,
+) -> Option<HypervisorName> {
+    let can_stop = |state: &MachineState| {
+        ConfigFormat::understood_by(state.formats).is_some_and(|format| format >= ConfigFormat::Two)
+    };
+    let components = [Role::Etcd, Role::KubeApiserver].into_iter().flat_map(|role| of_role(documents, id, role));
+    let mut machines = components.map(|(_, component)| &component.spec.hypervisor);
+    machines.find(|machine| seen.machine(machine).is_some_and(|state| !can_stop(state))).cloned()
 }
 
 pub(crate) fn phase(cluster: Option<&Cluster>, member: &ComponentName) -> MemberPhase {

@@ -187,8 +187,6 @@ pub enum WaitBlocker {
          delete objects; the alarm NOSPACE is disarmed then"
     )]
     FilledQuota,
-    #[error("the compaction of its etcd to end on every member")]
-    Compaction,
     #[error("a response of {0}, which raised the alarm NOSPACE: the alarm is disarmed once its database has room")]
     MemberWithoutSpace(MemberId),
     #[error(

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::stream;
 use keelway_api::{
     Cluster, Documents, Time,
-    documents::SecretName,
+    documents::{ENCRYPTION_SECRET, SecretName},
     jiff::{SignedDuration, Timestamp},
     name::ClusterId,
     snapshots::{SNAPSHOT_SECRET, SnapshotRetention, SnapshotStatus, SnapshotsSpec},
@@ -219,7 +219,10 @@ fn keyring(documents: &Documents, name: &SecretName) -> Result<EncryptionKeyring
 
 /// Returns the names of the keys that encrypt the cluster's Secrets at rest.
 fn encryption_keys(documents: &Documents, id: &ClusterId) -> Vec<String> {
-    let keyring = keyring(documents, &SecretName::of(id, keelway_api::documents::ENCRYPTION_SECRET));
+    key_names(keyring(documents, &SecretName::of(id, ENCRYPTION_SECRET)).ok())
+}
+
+fn key_names(keyring: Option<EncryptionKeyring>) -> Vec<String> {
     keyring.map(|keyring| keyring.keys().into_iter().map(EncryptionKey::name).collect()).unwrap_or_default()
 }
 

@@ -136,7 +136,7 @@ fn record_addition(
     reason: MembershipReason,
 ) {
     let placed = plan.documents.components.get(&pod(at.id, component)).map(|component| &component.spec);
-    let placed = placed.and_then(|spec| Some((peer_urls(at, spec)?, spec.index)));
+    let placed = placed.and_then(|spec| Some((peer_urls(at.world, spec)?, spec.index)));
     let Some((peer_urls, index)) = placed else { return };
     change_store(plan, at, |store| {
         store.next_index = Some(store.next_index.unwrap_or_default().max(index + 1));

@@ -3,7 +3,8 @@
 use alloc::vec::Vec;
 
 use keelway_api::{
-    cluster::EtcdMember,
+    cluster::{EtcdMember, RemovalReason},
+    component::ComponentStage,
     name::{ComponentName, HypervisorName, PodName},
     role::Role,
 };
@@ -32,6 +33,22 @@ pub(super) fn stop_removed(plan: &mut Plan, fleet: &mut FleetCapacity, at: Store
             store.members.remove(&name);
         });
     }
+}
+
+/// Records the order to stop a member that left the store and to remove its data. A member without a component has neither.
+pub(crate) fn retire(plan: &mut Plan, at: StoreContext<'_>, component: &ComponentName, reason: RemovalReason) {
+    let name = pod(at.id, component);
+    let machine = plan.documents.components.get(&name).map(|component| component.spec.hypervisor.clone());
+    change_store(plan, at, |store| {
+        if machine.is_none() {
+            store.members.remove(component);
+        } else if let Some(member) = store.members.get_mut(component) {
+            member.removal = Some(reason);
+            member.removed_from = machine;
+            member.unavailable_since = None;
+        }
+    });
+    retirement::set_stage(plan, &name, ComponentStage::Stopping);
 }
 
 /// Whether nothing of a removed member is left: its document is gone, and its machine was observed without it, or has no document.

@@ -9,7 +9,7 @@ use keelway_api::{
 };
 
 use super::{
-    ChangeProgress, StoreContext, change_store, order, pod, store,
+    ChangeProgress, StoreContext, change_store, order, pod, retire, store,
     store_view::{StoreView, is_majority},
     wait,
 };
@@ -78,20 +78,9 @@ pub(super) fn lacks_majority(view: &StoreView<'_>, component: &ComponentName) ->
 pub(super) fn end_removal(plan: &mut Plan, at: StoreContext<'_>, component: &ComponentName) {
     let name = pod(at.id, component);
     let machine = plan.documents.components.get(&name).map(|component| component.spec.hypervisor.clone());
-    if let Some(machine) = machine.clone() {
+    if let Some(machine) = machine {
         wait(plan, at, component, WaitKind::InProgress, WaitBlocker::Stop(machine));
     }
-    change_store(plan, at, |store| {
-        store.change = None;
-        let Some(machine) = machine else {
-            store.members.remove(component);
-            return;
-        };
-        if let Some(member) = store.members.get_mut(component) {
-            member.removal = Some(RemovalReason::MemberRemoved);
-            member.removed_from = Some(machine);
-            member.unavailable_since = None;
-        }
-    });
-    retirement::set_stage(plan, &name, ComponentStage::Stopping);
+    change_store(plan, at, |store| store.change = None);
+    retire(plan, at, component, RemovalReason::MemberRemoved);
 }

@@ -176,7 +176,7 @@ fn unrecorded_components<'a>(
     let store = store(documents, at);
     let all = of_role(documents, at.id, Role::Etcd);
     let unused = all.filter(move |(pod, component)| store.is_some_and(|store| is_unused(store, pod, component)));
-    unused.filter_map(move |(pod, component)| Some((&pod.component, peer_urls(at, &component.spec)?)))
+    unused.filter_map(move |(pod, component)| Some((&pod.component, peer_urls(at.world, &component.spec)?)))
 }
 
 /// The component that runs a member.

@@ -7,19 +7,17 @@ use keelway_api::{
     Documents,
     hypervisor::LOST_ANNOTATION,
     jiff::Timestamp,
-    machine::{ConfigFormat, MachineState},
     name::{ComponentName, HypervisorName},
-    role::Role,
     store_observation::MemberReport,
     store_rebuild::{EtcdRecovery, QuorumRecovery},
 };
 
 use super::quorum::QuorumLoss;
 use crate::{
-    component_set::of_role,
     deletion::is_machine_lost,
     membership::{StoreContext, pod, replaced_at, store},
     store_creation::has_lost_data,
+    store_start::machine_that_cannot_stop,
     text::{joined, listed},
 };
 
@@ -174,12 +172,8 @@ fn check_machines(
     at: StoreContext<'_>,
     (member, report): (&ComponentName, &MemberReport),
 ) -> Result<(), RecoveryBlocker> {
-    let roles = [Role::Etcd, Role::KubeApiserver];
-    for (_, component) in roles.iter().flat_map(|role| of_role(documents, at.id, *role)) {
-        let machine = &component.spec.hypervisor;
-        if at.seen.machine(machine).is_some_and(|state| !can_stop(state)) {
-            return Err(RecoveryBlocker::Agent(machine.clone()));
-        }
+    if let Some(machine) = machine_that_cannot_stop(documents, at.seen, at.id) {
+        return Err(RecoveryBlocker::Agent(machine));
     }
     let pod = pod(at.id, member);
     let spec = documents.components.get(&pod).map(|component| &component.spec);
@@ -191,8 +185,4 @@ fn check_machines(
         return Err(RecoveryBlocker::Room { machine: spec.hypervisor.clone(), bytes });
     }
     Ok(())
-}
-
-fn can_stop(state: &MachineState) -> bool {
-    ConfigFormat::understood_by(state.formats).is_some_and(|format| format >= ConfigFormat::Two)
 }

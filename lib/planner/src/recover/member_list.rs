@@ -44,9 +44,7 @@ pub(super) fn align(
         store.cluster_id = reported.map(|id| id.to_string());
     }
     for (id, listed) in list {
-        let is_recorded = store.staying_members().any(|(_, member)| member.id.parse() == Ok(*id));
-        // The next pass records a member that a recorded change is adding.
-        if is_recorded || store.change.as_ref().is_some_and(|change| adds(change, listed)) {
+        if store.staying_members().any(|(_, member)| member.id.parse() == Ok(*id)) {
             continue;
         }
         match members.iter().find(|member| is_listed_as(member, seen, (*id, listed))) {
@@ -54,6 +52,8 @@ pub(super) fn align(
                 store.members.insert(member.name().clone(), added(member, *id));
                 found.added.push(member.name().clone());
             }
+            // The next pass records a member that a recorded change is adding, and that has not started.
+            None if store.change.as_ref().is_some_and(|change| adds(change, listed)) => {}
             None => found.unknown.push((*id, listed.name.clone())),
         }
     }

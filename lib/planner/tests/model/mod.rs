@@ -95,6 +95,9 @@ pub(crate) fn apply(state: &mut MachineState, config: &MachineConfig) {
     let kept: BTreeSet<PodName> = state.sandboxes.iter().map(|sandbox| sandbox.pod.clone()).collect();
     state.containers.retain(|container| kept.iter().any(|pod| pod.to_string() == container.sandbox));
     state.servers.retain(|pod, _| kept.contains(pod));
+    for removal in config.removals.keys().filter(|pod| !config.pods.contains_key(*pod)) {
+        state.files.remove(&removal.to_string());
+    }
     for (name, pod) in &config.pods {
         if kept.contains(name) {
             change(state, name, pod);
@@ -102,6 +105,10 @@ pub(crate) fn apply(state: &mut MachineState, config: &MachineConfig) {
             copy_data(state, name, pod, copy);
         } else if pod.start.waits() {
             of_data(state, name, pod, |data| data.marked |= pod.start == Start::Never);
+            // Without a sandbox, a pod with marked data still has its directory.
+            if state.has_marked_data(name) {
+                state.files.insert(name.to_string(), directory(pod));
+            }
         } else if pod.data.iter().all(|data| state.data_of(name, data).allows(pod.start)) {
             of_data(state, name, pod, |data| data.used = true);
             start(state, name, pod);
@@ -126,12 +133,15 @@ fn serves(address: std::net::SocketAddr) -> ServerState {
     ServerState { address, admin: ServerAdmin::Serves, sessions: 0, ready: false }
 }
 
+fn directory(pod: &Pod) -> FileState {
+    FileState { user: 0, group: pod.user, mode: 0o750, sha256: None }
+}
+
 fn start(state: &mut MachineState, name: &PodName, pod: &Pod) {
     let id = name.to_string();
     let sandbox = SandboxState { id: id.clone(), pod: name.clone(), attempt: 0, digest: pod.digest(), ready: true };
     state.sandboxes.push(sandbox);
-    let directory = FileState { user: 0, group: pod.user, mode: 0o750, sha256: None };
-    state.files.insert(format!("{name}/files"), directory);
+    state.files.insert(format!("{name}/files"), directory(pod));
     state.containers.extend(pod.containers.iter().map(|container| ContainerState {
         id: format!("{id}-{}", container.name),
         sandbox: id.clone(),

@@ -1,7 +1,7 @@
 //! Stores that are restored from a snapshot. The driver may die between any two steps.
 
 use super::{
-    change_spec, kill, phase,
+    change_spec, fate, kill, phase,
     world::{Round, World, calm},
 };
 use keelway_api::{
@@ -11,6 +11,7 @@ use keelway_api::{
     store_rebuild::RebuildPhase,
 };
 use keelway_planner::{Plan, WaitBlocker};
+use proptest::{collection::vec, prelude::*};
 
 const SNAPSHOT: &str = "20261127T115200Z-7";
 
@@ -119,4 +120,20 @@ fn a_request_that_is_removed_brings_the_members_of_before_back() {
     let after = world.status();
     assert_eq!(after.members.keys().collect::<Vec<_>>(), before.members.keys().collect::<Vec<_>>());
     assert_eq!((after.cluster_id, after.rebuild, after.rebuilt), (before.cluster_id, None, None));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn the_driver_dies_anywhere_in_a_restore(rounds in vec((fate(), 0..7i64, any::<u8>()), 0..25)) {
+        let mut world = World::settled(3);
+        request(&mut world);
+        for (fate, minutes, silent) in rounds {
+            let silent = if silent > 200 { silent & 0b11_1111 } else { 0 };
+            let _ = world.pass(&Round { silent, minutes, fate, ..calm(3) });
+        }
+        world.settle(3);
+        prop_assert!(world.status().rebuilt.is_some() && world.status().rebuild.is_none());
+    }
 }

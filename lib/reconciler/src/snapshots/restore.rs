@@ -2,16 +2,16 @@
 
 use keelway_api::{
     ByteString, Cluster, Documents,
-    documents::SecretName,
+    documents::{ENCRYPTION_SECRET, SecretName},
     name::{ClusterId, PodName},
-    restore::RestoreSource,
+    restore::{RestoreSource, SOURCE_ENCRYPTION_KEYS, SOURCE_SNAPSHOT_KEY},
 };
 use keelway_base::error_chain::chain_text;
-use keelway_pki::{EncryptionKey, EncryptionKeyring, SecretData};
+use keelway_pki::{EncryptionKeyring, SecretData};
 use keelway_planner::{DataRestoration, RestorableSnapshot, ValidatedDocuments, data_restoration};
 use keelway_snapshot::{OpenedSnapshot, SealingKey, SnapshotName, SnapshotOwner, SnapshotRepository};
 
-use super::{SnapshotError, keyring, sink, snapshot_key};
+use super::{SnapshotError, key_names, keyring, sink, snapshot_key};
 use crate::{Machines, SnapshotParts};
 
 /// Opens and verifies the snapshot that the cluster's spec requests, and returns what a decision depends on. The error is text for users.
@@ -28,7 +28,7 @@ pub(crate) async fn open(documents: &Documents, cluster: &Cluster) -> Result<Ope
     let request = cluster.spec.etcd.restore.as_ref().ok_or(SnapshotError::NoRequest)?;
     let name: SnapshotName = request.snapshot.parse()?;
     let (owner, key) = match &request.cluster {
-        None => (owner(cluster, id), snapshot_key(documents, id)?),
+        None => (sink::owner(cluster, id), snapshot_key(documents, id)?),
         Some(source) => (owner_of_source(source), source_key(documents, cluster)?),
     };
     let repository = SnapshotRepository::new(sink::of(documents, cluster)?, owner);
@@ -56,11 +56,6 @@ fn restoration(documents: &Documents, pod: &PodName) -> Result<DataRestoration, 
     data_restoration(documents, &world, pod).map_err(|missing| missing.to_string())
 }
 
-fn owner(cluster: &Cluster, id: &ClusterId) -> SnapshotOwner {
-    let reference = cluster.reference();
-    SnapshotOwner { id: id.to_string(), namespace: reference.namespace, name: reference.name }
-}
-
 fn owner_of_source(source: &RestoreSource) -> SnapshotOwner {
     SnapshotOwner { id: source.id.to_string(), namespace: source.namespace.clone(), name: source.name.clone() }
 }
@@ -68,7 +63,7 @@ fn owner_of_source(source: &RestoreSource) -> SnapshotOwner {
 /// The key of another cluster's snapshots.
 fn source_key(documents: &Documents, cluster: &Cluster) -> Result<SealingKey, SnapshotError> {
     let secret = cluster.source_keys().ok_or(SnapshotError::NoRequest)?;
-    let key = keelway_api::restore::SOURCE_SNAPSHOT_KEY;
+    let key = SOURCE_SNAPSHOT_KEY;
     let found = documents.user_secrets.get(&secret).and_then(|found| found.data.as_ref()?.get(key));
     let text = found.and_then(|found| std::str::from_utf8(&found.0).ok());
     let text = text.ok_or_else(|| SnapshotError::SourceKeys { secret: secret.clone(), key })?;
@@ -81,15 +76,14 @@ fn check_encryption_keys(
     (cluster, id): (&Cluster, &ClusterId),
     opened: &OpenedSnapshot,
 ) -> Result<(), SnapshotError> {
-    let own = SecretName::of(id, keelway_api::documents::ENCRYPTION_SECRET);
+    let own = SecretName::of(id, ENCRYPTION_SECRET);
     // A new cluster gets its keys from the Secret of the request, before it creates one.
     let known = if documents.secrets.get(&own).is_none() && cluster.source_keys().is_some() {
         source_keyring(documents, cluster)
     } else {
         keyring(documents, &own).ok()
     };
-    let names = known.map(|known| known.keys().into_iter().map(EncryptionKey::name).collect::<Vec<_>>());
-    let names = names.unwrap_or_default();
+    let names = key_names(known);
     let missing = opened.manifest.versions.encryption_keys.iter().filter(|key| !names.contains(key));
     let missing: Vec<String> = missing.cloned().collect();
     if missing.is_empty() { Ok(()) } else { Err(SnapshotError::EncryptionKeys(missing)) }
@@ -98,7 +92,7 @@ fn check_encryption_keys(
 fn source_keyring(documents: &Documents, cluster: &Cluster) -> Option<EncryptionKeyring> {
     let data = documents.user_secrets.get(&cluster.source_keys()?)?.data.as_ref()?;
     let entry = |(name, value): (&String, &ByteString)| {
-        Some((name.strip_prefix(keelway_api::restore::SOURCE_ENCRYPTION_KEYS)?.to_owned(), value.0.clone()))
+        Some((name.strip_prefix(SOURCE_ENCRYPTION_KEYS)?.to_owned(), value.0.clone()))
     };
     let data: SecretData = data.iter().filter_map(entry).collect();
     EncryptionKeyring::from_secret_data(&data).ok()

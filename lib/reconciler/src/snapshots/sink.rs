@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keelway_api::{Cluster, Documents, Secret, snapshots::SnapshotBucket};
+use keelway_api::{Cluster, Documents, Secret, name::ClusterId, snapshots::SnapshotBucket};
 use keelway_snapshot::{
     DirectorySink, S3Credentials, S3Settings, S3Sink, SnapshotOwner, SnapshotRepository, SnapshotSink,
 };
@@ -12,10 +12,13 @@ use super::{SnapshotError, spec};
 /// Returns the snapshots of a cluster. Sends no request.
 pub fn snapshot_repository(documents: &Documents, cluster: &Cluster) -> Result<SnapshotRepository, SnapshotError> {
     let id = cluster.id().ok_or(SnapshotError::NotMade)?;
-    let sink = of(documents, cluster)?;
+    Ok(SnapshotRepository::new(of(documents, cluster)?, owner(cluster, id)))
+}
+
+/// Returns the owner of the snapshots that are taken of a cluster.
+pub(super) fn owner(cluster: &Cluster, id: &ClusterId) -> SnapshotOwner {
     let reference = cluster.reference();
-    let owner = SnapshotOwner { id: id.to_string(), namespace: reference.namespace, name: reference.name };
-    Ok(SnapshotRepository::new(sink, owner))
+    SnapshotOwner { id: id.to_string(), namespace: reference.namespace, name: reference.name }
 }
 
 /// Returns the sink of a cluster. Sends no request.

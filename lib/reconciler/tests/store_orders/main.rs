@@ -30,8 +30,8 @@ fn orders_take_effect_once() {
 }
 
 #[test]
-fn a_full_store_is_repaired() {
-    host::on_own_host("a_full_store_is_repaired", || {
+fn a_full_store_and_a_corrupt_member_are_repaired() {
+    host::on_own_host("a_full_store_and_a_corrupt_member_are_repaired", || {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(space::repairs());
     });
 }
