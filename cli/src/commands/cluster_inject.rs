@@ -110,7 +110,7 @@ fn clone(
     source.set(cluster, snapshot, has_version);
     let (name, keys) = source.keys(cluster)?;
     let mut documents = inject(input, cluster)?;
-    documents.user_secrets.insert(name, keys);
+    documents.add_user_secret(name, keys);
     Ok(documents)
 }
 

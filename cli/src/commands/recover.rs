@@ -1,19 +1,14 @@
 //! `keelway recover`.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io::Write,
-    path::PathBuf,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, io::Write, path::PathBuf, sync::Arc};
 
 use clap::Args;
-use keelway_api::{Documents, document::DocumentName, documents::SecretName, jiff::Timestamp, name::ClusterRef};
+use keelway_api::{Documents, jiff::Timestamp, name::ClusterRef};
 use keelway_planner::{Recovery, Remedy};
 use keelway_reconciler::{ConnectedMachines, Machines, StoreError, recover};
 use keelway_stores::pivot::{PipeStore, PivotError, PivotStore};
 
-use super::{claimed_store::ClaimedStore, print, print_documents, session::runtime_of_passes};
+use super::{claimed_store::ClaimedStore, print_documents, session::runtime_of_passes};
 use crate::{
     args::{GlobalArguments, PivotStoreArgument, parse_store},
     backup_file::{OpenedBackup, open_backup},
@@ -63,7 +58,6 @@ pub(super) fn run(global: &GlobalArguments, arguments: &RecoverArguments) -> Res
         None => failure,
     };
     let documents = input.as_ref().map(Input::documents).transpose().map_err(echo)?.unwrap_or_default();
-    let known: BTreeSet<SecretName> = documents.user_secrets.keys().cloned().collect();
     let recovery = runtime_of_passes()?.block_on(async {
         let taken = ClaimedStore::begin(from, ClaimedStore::Stdin(PipeStore::of(documents)), namespace).await?;
         let recovery = recovered(taken.as_end(), backup.as_ref(), (*dry_run, *offline)).await;
@@ -73,24 +67,12 @@ pub(super) fn run(global: &GlobalArguments, arguments: &RecoverArguments) -> Res
     let recovery = recovery.map_err(echo)?;
     if *from == PivotStoreArgument::Stream && !dry_run {
         print_documents(&recovery.documents)?;
-        if input.is_some() {
-            print_user_secrets(&recovery.documents, &known)?;
-        }
     }
     report(global, &recovery, *offline);
     if let Some(backup) = backup.filter(|_| !global.quiet) {
         backup.report();
     }
     Ok(if recovery.needs_attention() { Code::SomethingToDo } else { Code::Done })
-}
-
-/// Prints the Secrets of users that the backup added. The text of the input does not have them.
-fn print_user_secrets(documents: &Documents, known: &BTreeSet<SecretName>) -> Result<(), CommandFailure> {
-    for name in documents.user_secrets.keys().filter(|name| !known.contains(*name)) {
-        let text = documents.text_of(&DocumentName::Secret(name.clone())).unwrap_or_default();
-        print(&format!("---\n{text}"))?;
-    }
-    Ok(())
 }
 
 async fn recovered(

@@ -75,8 +75,10 @@ impl AllowedBucket {
 /// Compares two URLs. The case of letters in the host, the port 443 and a slash at the end make no difference.
 fn same_endpoint(one: &str, other: &str) -> bool {
     let usual = |url: &str| {
-        let url = url.trim_end_matches('/').to_ascii_lowercase();
-        url.strip_suffix(":443").map_or_else(|| url.clone(), str::to_owned)
+        let (scheme, rest) = url.trim_end_matches('/').split_once("://").unwrap_or(("", url));
+        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let host = host.to_ascii_lowercase();
+        (scheme.to_ascii_lowercase(), host.trim_end_matches(":443").to_owned(), path.to_owned())
     };
     usual(one) == usual(other)
 }
@@ -144,11 +146,15 @@ mod tests {
             ("https://s3.example.com", "backups", "", true, false),
             ("https://s3.example.com", "other", "team-a", true, false),
             ("https://s3.example.com:9000", "backups", "team-a", false, false),
+            ("https://s3.example.com/tenant", "backups", "team-a", false, false),
             ("https://s3.example.com.evil.test", "backups", "team-a", false, false),
         ] {
             let sink = sink(endpoint, bucket, prefix);
             assert_eq!((allows(of_store, &sink), allows(of_prefix, &sink)), (by_store, by_prefix), "{sink}");
         }
+        let of_tenant = r#"{"s3":{"endpoint":"https://s3.example.com/Tenant"}}"#;
+        assert!(allows(of_tenant, &sink("https://S3.example.com:443/Tenant/", "backups", "")));
+        assert!(!allows(of_tenant, &sink("https://s3.example.com/tenant", "backups", "")), "paths have a case");
         assert!(!allows(of_store, r#"{"directory":{"path":"/srv"}}"#));
         assert!(!allows(r#"{"directory":{"path":"/"}}"#, &sink("https://s3.example.com", "backups", "")));
     }

@@ -583,6 +583,7 @@ pub struct EtcdStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuilt: Option<RebuiltStore>,
     /// How Keelway freed space in the databases. If it is empty, it never had to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<StoreSpace>,
 }
 

@@ -243,6 +243,13 @@ impl Documents {
         self.in_order().is_empty()
     }
 
+    /// Adds a Secret of a user. It is written after the documents that were read, as they are.
+    pub fn add_user_secret(&mut self, name: SecretName, secret: Secret) {
+        self.user_secrets.insert(name.clone(), secret);
+        let text = self.text_of(&DocumentName::Secret(name)).unwrap_or_default();
+        self.reading_order.push(InputDocument::Foreign(Foreign(format!("---\n{text}"))));
+    }
+
     /// Returns all documents in the order of writing: in the order of reading, then new ones by kind and name.
     pub(crate) fn in_order(&self) -> Vec<InputDocument> {
         let known: BTreeSet<&DocumentName> = self.reading_order.iter().filter_map(InputDocument::name).collect();

@@ -335,3 +335,17 @@ spec:
     assert!(matches!(endpoint, HypervisorEndpoint::Cri(cri) if cri.name() == "hv-9.example.com"));
     assert!(!format!("{documents:?}").contains("two"));
 }
+
+#[test]
+fn a_secret_that_is_added_is_written() {
+    let mut documents = read(WORLD);
+    let name = SecretName { namespace: "default".to_owned(), name: "c2-source-keys".to_owned() };
+    let mut added =
+        Secret { data: Some([("key".to_owned(), ByteString(b"two".to_vec()))].into()), ..Secret::default() };
+    added.metadata.name = Some(name.name.clone());
+    added.metadata.namespace = Some(name.namespace.clone());
+    documents.add_user_secret(name.clone(), added);
+    let again = read(&documents.write());
+    assert_eq!(again.user_secrets[&name].data.as_ref().unwrap()["key"].0, b"two");
+    assert_eq!(again, documents);
+}

@@ -6,7 +6,8 @@ mod model;
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
-    Documents, Time,
+    ClusterClass, Documents, Time,
+    class::ClusterClassSpec,
     cluster::MemberPhase,
     hypervisor::Applied,
     jiff::Timestamp,
@@ -440,14 +441,18 @@ fn a_backup_restores_what_the_documents_name_and_nothing_that_was_deleted() {
 #[test]
 fn a_backup_restores_a_cluster_that_machines_hold() {
     let mut world = World::settled(2, 1);
+    world.documents.classes.insert("small".to_owned(), ClusterClass::new("small", ClusterClassSpec::default()));
+    world.documents.clusters.values_mut().next().unwrap().spec.class_name = Some("small".to_owned());
     let (backup, digests) = (world.documents.clone(), world.digests());
     let id = world.pod("etcd-0").cluster;
+    world.documents.classes.remove("small");
     world.documents.remove_cluster(&World::reference(), &id);
     let without = world.documents.clone();
     let recovery = recover(&without, &world.held(), &BTreeMap::new(), &Time(Timestamp::UNIX_EPOCH));
     let completed = complete_clusters(&without, &backup, &recovery).unwrap();
     assert_eq!(completed.restored.len(), 1);
     world.documents = completed.documents;
+    assert!(world.documents.classes.contains_key("small"));
     assert_eq!(attention(&world.recover()), [""; 0]);
     world.pass();
     assert_eq!(world.digests(), digests);

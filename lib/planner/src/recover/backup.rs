@@ -6,7 +6,7 @@
 use alloc::{collections::BTreeSet, string::String, vec::Vec};
 
 use keelway_api::{
-    Documents, Shared,
+    Documents, Secret,
     documents::SecretName,
     name::{ClusterId, ClusterRef, HypervisorName},
 };
@@ -45,7 +45,7 @@ pub fn complete_from_backup(documents: &Documents, backup: &Documents) -> Comple
     CompletedDocuments { documents: completed, restored }
 }
 
-/// Takes from a backup the clusters that machines hold and the documents lack, with their components, Secrets and machines. Returns nothing if there
+/// Takes from a backup the clusters that machines hold and the documents lack, with their components, Secrets, machines and class. Returns nothing if there
 /// is no such cluster.
 #[must_use]
 pub fn complete_clusters(documents: &Documents, backup: &Documents, recovery: &Recovery) -> Option<CompletedDocuments> {
@@ -63,6 +63,7 @@ pub fn complete_clusters(documents: &Documents, backup: &Documents, recovery: &R
         completed = completed.with_cluster(backup, name);
         restore_machines(&mut completed, backup, id);
         restore_user_secrets(&mut completed, backup, name);
+        restore_class(&mut completed, backup, name);
         restored.push(RecoveryDifference::of(name, DifferenceKind::RestoredCluster));
     }
     Some(CompletedDocuments { documents: completed, restored })
@@ -93,7 +94,8 @@ fn restore_machines(completed: &mut Documents, backup: &Documents, id: &ClusterI
     }
 }
 
-/// Takes the Secrets of the cluster's namespace to which it may refer: for images and for the store of its snapshots.
+/// Takes the Secrets of the cluster's namespace to which it may refer: for images, for the store
+/// of its snapshots and for the snapshot that it begins with.
 fn restore_user_secrets(completed: &mut Documents, backup: &Documents, cluster: &ClusterRef) {
     let Some(document) = backup.clusters.get(cluster) else { return };
     let pulls = document.spec.images.pull_secrets.iter().map(|secret| secret.name.clone());
@@ -103,9 +105,19 @@ fn restore_user_secrets(completed: &mut Documents, backup: &Documents, cluster: 
             completed.secrets.insert(name, secret.clone());
         }
     }
-    let store = document.snapshot_credentials().filter(|name| !completed.user_secrets.contains_key(name));
-    if let Some((name, secret)) = store.and_then(|name| Some((name.clone(), backup.user_secrets.get(&name)?))) {
-        completed.user_secrets.insert(name, Shared::clone(secret));
+    for name in document.snapshot_credentials().into_iter().chain(document.source_keys()) {
+        if let Some(secret) = backup.user_secrets.get(&name).filter(|_| !completed.user_secrets.contains_key(&name)) {
+            completed.add_user_secret(name, Secret::clone(secret));
+        }
+    }
+}
+
+fn restore_class(completed: &mut Documents, backup: &Documents, cluster: &ClusterRef) {
+    let Some(name) = backup.clusters.get(cluster).and_then(|document| document.spec.class_name.as_ref()) else {
+        return;
+    };
+    if let Some(class) = backup.classes.get(name).filter(|_| !completed.classes.contains_key(name)) {
+        completed.classes.insert(name.clone(), class.clone());
     }
 }
 
