@@ -12,7 +12,7 @@ use keelway_planner::{ComponentHealth, Probe, RestorableSnapshot, StoreObservati
 use crate::{
     Components, Machines, SnapshotError, TakenSnapshot, health, managed_cluster,
     observe::member_probes,
-    snapshots,
+    snapshots::{self, verified::VerifiedSnapshots},
     stores::{self, StoreClients},
     tls::TlsClients,
 };
@@ -22,13 +22,19 @@ pub struct DialledComponents {
     machines: Arc<dyn Machines>,
     clients: TlsClients,
     stores: StoreClients,
+    verified: VerifiedSnapshots,
 }
 
 impl DialledComponents {
     /// Returns access to the components on these machines.
     #[must_use]
     pub fn new(machines: Arc<dyn Machines>) -> Self {
-        Self { machines, clients: TlsClients::default(), stores: StoreClients::default() }
+        Self {
+            machines,
+            clients: TlsClients::default(),
+            stores: StoreClients::default(),
+            verified: VerifiedSnapshots::default(),
+        }
     }
 
     /// Takes a snapshot of a cluster's store, stores it, and deletes those that its retention does not keep.
@@ -57,6 +63,7 @@ impl Components for DialledComponents {
     fn close_idle_connections(&self, id: &ClusterId) {
         self.clients.forget(&id.namespace());
         self.stores.forget(id);
+        self.verified.forget(id);
     }
 
     async fn bindings(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<String> {
@@ -81,7 +88,7 @@ impl Components for DialledComponents {
     }
 
     async fn restorable(&self, documents: &Documents, cluster: &Cluster) -> Result<RestorableSnapshot, String> {
-        snapshots::restore::restorable(documents, cluster).await
+        self.verified.restorable(documents, cluster).await
     }
 
     async fn take_snapshot(

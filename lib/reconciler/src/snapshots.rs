@@ -4,6 +4,7 @@ mod due;
 mod member;
 pub(crate) mod restore;
 mod sink;
+pub(crate) mod verified;
 
 use std::time::Duration;
 

@@ -8,19 +8,11 @@ use keelway_api::{
 };
 use keelway_base::error_chain::chain_text;
 use keelway_pki::{EncryptionKeyring, SecretData};
-use keelway_planner::{DataRestoration, RestorableSnapshot, ValidatedDocuments, data_restoration};
-use keelway_snapshot::{OpenedSnapshot, SealingKey, SnapshotName, SnapshotOwner, SnapshotRepository};
+use keelway_planner::{DataRestoration, ValidatedDocuments, data_restoration};
+use keelway_snapshot::{OpenedSnapshot, SealingKey, SnapshotManifest, SnapshotName, SnapshotOwner, SnapshotRepository};
 
 use super::{SnapshotError, key_names, keyring, sink, snapshot_key};
 use crate::{Machines, SnapshotParts};
-
-/// Opens and verifies the snapshot that the cluster's spec requests, and returns what a decision depends on. The error is text for users.
-pub(crate) async fn restorable(documents: &Documents, cluster: &Cluster) -> Result<RestorableSnapshot, String> {
-    let opened = open(documents, cluster).await.map_err(|error| chain_text(&error))?;
-    let versions = opened.manifest.versions;
-    let revision = opened.manifest.database.revision;
-    Ok(RestorableSnapshot { kubernetes: versions.kubernetes, etcd: versions.etcd, revision })
-}
 
 /// Opens and verifies the snapshot that the cluster's spec requests.
 pub(crate) async fn open(documents: &Documents, cluster: &Cluster) -> Result<OpenedSnapshot, SnapshotError> {
@@ -34,7 +26,7 @@ pub(crate) async fn open(documents: &Documents, cluster: &Cluster) -> Result<Ope
     let repository = SnapshotRepository::new(sink::of(documents, cluster)?, owner);
     let opened = repository.open(&name, key).await;
     let opened = opened.map_err(|cause| SnapshotError::Open { name, cause: Box::new(cause) })?;
-    check_encryption_keys(documents, (cluster, id), &opened)?;
+    check_encryption_keys(documents, (cluster, id), &opened.manifest)?;
     Ok(opened)
 }
 
@@ -71,10 +63,10 @@ fn source_key(documents: &Documents, cluster: &Cluster) -> Result<SealingKey, Sn
 }
 
 /// Refuses a snapshot with Secrets that the cluster's API servers could not read. Without it, the restored cluster would serve and lack its Secrets.
-fn check_encryption_keys(
+pub(super) fn check_encryption_keys(
     documents: &Documents,
     (cluster, id): (&Cluster, &ClusterId),
-    opened: &OpenedSnapshot,
+    manifest: &SnapshotManifest,
 ) -> Result<(), SnapshotError> {
     let own = SecretName::of(id, ENCRYPTION_SECRET);
     // A new cluster gets its keys from the Secret of the request, before it creates one.
@@ -84,7 +76,7 @@ fn check_encryption_keys(
         keyring(documents, &own).ok()
     };
     let names = key_names(known);
-    let missing = opened.manifest.versions.encryption_keys.iter().filter(|key| !names.contains(key));
+    let missing = manifest.versions.encryption_keys.iter().filter(|key| !names.contains(key));
     let missing: Vec<String> = missing.cloned().collect();
     if missing.is_empty() { Ok(()) } else { Err(SnapshotError::EncryptionKeys(missing)) }
 }
