@@ -56,30 +56,8 @@ impl ObjectReport {
     pub(crate) fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.generation.hash(&mut hasher);
-        if let Some(status) = &self.status {
-            hash(status, &mut hasher);
-        }
+        self.status.hash(&mut hasher);
         hasher.finish()
-    }
-}
-
-fn hash(value: &Value, hasher: &mut DefaultHasher) {
-    match value {
-        Value::Object(fields) => {
-            let sorted: BTreeMap<&String, &Value> = fields.iter().collect();
-            sorted.len().hash(hasher);
-            for (name, value) in sorted {
-                name.hash(hasher);
-                hash(value, hasher);
-            }
-        }
-        Value::Array(items) => {
-            items.len().hash(hasher);
-            for item in items {
-                hash(item, hasher);
-            }
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string().hash(hasher),
     }
 }
 

@@ -23,9 +23,6 @@ use super::{
     scope::is_placeable,
 };
 
-/// Kinds that run pods.
-const RUNS_PODS: [&str; 7] = ["CronJob", "DaemonSet", "Deployment", "Job", "Pod", "ReplicaSet", "StatefulSet"];
-
 /// A change of a document.
 #[derive(Debug)]
 pub(crate) enum FleetChange {
@@ -301,11 +298,8 @@ impl FleetModel {
             return None;
         }
         let all = self.clusters.items.keys().cloned().collect();
-        let runs = self
-            .works
-            .items
-            .iter()
-            .filter(|(_, work)| work.spec.manifest["kind"].as_str().is_some_and(|kind| RUNS_PODS.contains(&kind)));
+        let kinds = &self.reserved.kinds;
+        let runs = self.works.items.iter().filter(|(_, work)| kinds.has_pods(&work.spec.manifest));
         let busy = runs.filter_map(|((namespace, _), _)| cluster_of_namespace(namespace).map(str::to_owned));
         Some((all, busy.collect()))
     }

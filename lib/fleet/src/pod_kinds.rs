@@ -90,12 +90,17 @@ impl PodKinds {
         is_built_in || self.rows.contains_key(&key(group, kind))
     }
 
+    /// Whether an object is of a kind that runs pods.
+    #[must_use]
+    pub fn has_pods(&self, manifest: &Json) -> bool {
+        let (group, kind) = group_and_kind(manifest);
+        self.runs_pods(group, kind)
+    }
+
     /// Returns the pods that an object asks for.
     #[must_use]
     pub fn demand(&self, manifest: &Json) -> ObjectDemand {
-        let version = manifest["apiVersion"].as_str().unwrap_or_default();
-        let (group, _) = version.split_once('/').unwrap_or_default();
-        let kind = manifest["kind"].as_str().unwrap_or_default();
+        let (group, kind) = group_and_kind(manifest);
         let spec = &manifest["spec"];
         let template = &spec["template"]["spec"];
         let one = |spec: &Json, count| ObjectDemand::new([PodDemand::read(spec, count)]);
@@ -163,6 +168,12 @@ fn row(key: &str, text: &str) -> Result<Vec<PodSource>, String> {
         return Err("there are no pods".to_owned());
     }
     Ok(sources)
+}
+
+fn group_and_kind(manifest: &Json) -> (&str, &str) {
+    let version = manifest["apiVersion"].as_str().unwrap_or_default();
+    let (group, _) = version.split_once('/').unwrap_or_default();
+    (group, manifest["kind"].as_str().unwrap_or_default())
 }
 
 fn key(group: &str, kind: &str) -> String {
