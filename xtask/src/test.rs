@@ -111,6 +111,9 @@ impl TestOutcome {
     }
 }
 
+/// Less free space than this may be the cause of a failure.
+const LEAST_FREE: u64 = 2 << 30;
+
 /// Builds and runs all tests, or those whose name contains one of these words.
 pub(crate) fn run(filters: &[String]) -> Result<()> {
     let began = Instant::now();
@@ -213,10 +216,22 @@ fn conclude(outcomes: &[TestOutcome], began: Instant) -> Result<()> {
     for outcome in &failed {
         say(&format!("FAILED {}: {}", outcome.name, outcome.report.failed.join(", ")))?;
     }
+    if !failed.is_empty() && free_bytes()? < LEAST_FREE {
+        say(
+            "the disk of the directory target is full, which tests do not survive: remove what is old, for example with `cargo clean`",
+        )?;
+    }
     say(&format!("\ntotal: {} s", began.elapsed().as_secs()))?;
     say(&format!("{} passed, {count} failed", passed as usize + flaky))?;
     ensure!(failed.is_empty(), "{} of {} programs failed", failed.len(), outcomes.len());
     Ok(())
+}
+
+/// Returns how much of the file system with the build is free.
+fn free_bytes() -> Result<u64> {
+    let found =
+        rustix::fs::statvfs(workspace()?.join("target")).context("read the free space of the directory target")?;
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 fn say(line: &str) -> Result<()> {

@@ -14,7 +14,6 @@ use serde_json::json;
 const BUMP: u64 = 1_000_000_000;
 
 #[test]
-#[ignore = "long: a restore and a clone of a whole cluster, for minutes"]
 fn snapshots_are_restored() {
     on_own_host("snapshots_are_restored", scenario);
 }
