@@ -6,8 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// For a command that settles a fleet. The first start, which imports all images, takes 15 s.
-pub const SETTLE: Duration = Duration::from_secs(300);
+/// For a command that settles a fleet. The first start, which imports all images, takes 15 s. After five minutes the command itself ends, and its error
+/// says what it waits for.
+pub const SETTLE: Duration = Duration::from_secs(330);
 
 /// For a command that only reads.
 pub const READ: Duration = Duration::from_secs(60);
