@@ -7,6 +7,7 @@ use keelway_api::{
         AddonsSpec, ApiServerSpec, CertificatesSpec, ClusterSpec, ControlPlaneSpec, EndpointSpec, EtcdSpec, ImagesSpec,
         IngressSpec, LocalSecretReference, NetworkSpec, VpnSpec,
     },
+    documents::SecretName,
     fault::Faults,
     jiff::Timestamp,
     name::ClusterRef,
@@ -110,7 +111,17 @@ fn clone(
     source.set(cluster, snapshot, has_version);
     let (name, keys) = source.keys(cluster)?;
     let mut documents = inject(input, cluster)?;
-    documents.add_user_secret(name, keys);
+    match documents.user_secrets.get(&name) {
+        None => documents.add_user_secret(name, keys),
+        Some(found) if found.data == keys.data => {}
+        Some(_) => {
+            let SecretName { namespace, name } = name;
+            return Err(CommandFailure::usage(
+                format!("the Secret {namespace}/{name} has the keys of another snapshot"),
+                "remove it if it is of a cluster that was deleted, or choose another --name",
+            ));
+        }
+    }
     Ok(documents)
 }
 
