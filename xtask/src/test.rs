@@ -218,7 +218,7 @@ fn conclude(outcomes: &[TestOutcome], began: Instant) -> Result<()> {
     }
     if !failed.is_empty() && free_bytes()? < LEAST_FREE {
         say(
-            "the disk of the directory target is full, which tests do not survive: remove what is old, for example with `cargo clean`",
+            "less than 2 GiB are free beside the directory target, which may be the cause: remove what is old, for example with `cargo clean`",
         )?;
     }
     say(&format!("\ntotal: {} s", began.elapsed().as_secs()))?;

@@ -11,8 +11,8 @@ pub(crate) struct Demand {
 /// The long test binaries, the longest first, so that only short ones remain for the end of the run. The load is about the value in
 /// `target/test-times.tsv`, with a reserve for moments in which a live suite needs more.
 const MEASURED: [(&str, Demand); 28] = [
-    // The load of these two is that of their memory: the images of each machine are in memory, and three fleets at once do not fit. The suites of 80
-    // do not run beside them: they measure how long requests take.
+    // The load of these two is that of their memory: the images of each machine are in memory, and three fleets at once do not fit. `e2e
+    // worker_outages` measures how long requests take, and has the least load that does not fit beside them.
     ("e2e fleet", live(130)),
     ("e2e hostile_hosts", live(130)),
     ("e2e live", live(70)),

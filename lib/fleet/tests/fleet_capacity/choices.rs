@@ -33,6 +33,11 @@ fn place(world: &mut World, object: &Json) -> PlacementSpec {
     placement
 }
 
+/// The cluster that was chosen.
+fn chosen(placement: &PlacementSpec) -> Option<&str> {
+    placement.clusters.first().map(|cluster| cluster.name.as_str())
+}
+
 fn world() -> World {
     let mut world = World::new([cluster("a"), cluster("b"), cluster("c")]);
     world.set_policies([policy("all", json!({}))]);
@@ -56,7 +61,7 @@ fn twenty_deployments_at_once_do_not_overfill_a_cluster() {
     let mut placed: Vec<String> = Vec::new();
     for number in 0..20 {
         let placement = place(&mut world, &web(&format!("web-{number}"), 1, "2"));
-        placed.push(placement.clusters.first().map_or("none", |cluster| &cluster.name).to_owned());
+        placed.push(self::chosen(&placement).unwrap_or("none").to_owned());
     }
     let number = |name: &str| placed.iter().filter(|placed| *placed == name).count();
     assert_eq!([number("a"), number("b"), number("c"), number("none")], [4, 6, 2, 8]);
@@ -131,7 +136,7 @@ fn clusters_are_filled_in_the_order_of_the_policy() {
     let mut chosen = Vec::new();
     for number in 0..5 {
         let placement = place(&mut world, &web(&format!("web-{number}"), 1, "2"));
-        chosen.push(placement.clusters.first().map_or("none", |cluster| &cluster.name).to_owned());
+        chosen.push(self::chosen(&placement).unwrap_or("none").to_owned());
     }
     assert_eq!(chosen, ["c", "c", "a", "a", "none"]);
     assert_eq!((world.reason("b"), world.reason("c")), ("NotOrdered", "NoRoom"));
@@ -176,7 +181,6 @@ fn an_order_of_a_person_needs_no_room() {
 fn pods_that_arrive_first_do_not_take_the_room_of_larger_ones() {
     let mut world = world();
     report(&mut world, "a", 2);
-    let chosen = |placement: &PlacementSpec| placement.clusters.first().map(|cluster| cluster.name.clone());
     assert!(chosen(&place(&mut world, &web("large", 2, "3"))).is_some());
     // One CPU is left on each node. A pod of 2 CPUs would fit only on a node that a large pod needs, and so would two pods of one CPU.
     assert!(chosen(&place(&mut world, &web("medium", 1, "2"))).is_none());
@@ -189,8 +193,7 @@ fn pods_that_arrive_first_do_not_take_the_room_of_larger_ones() {
 fn pods_without_requests_take_no_room_of_others() {
     let mut world = world();
     report(&mut world, "a", 2);
-    let chosen = |placement: &PlacementSpec| placement.clusters.first().map(|cluster| cluster.name.clone());
-    // They could fill the last of 110 places for pods on no node.
+    // A node has 110 places for pods, and two for pods of 2 CPUs.
     assert!(chosen(&place(&mut world, &web("idle", 50, "0"))).is_some());
     assert!(chosen(&place(&mut world, &web("web", 4, "2"))).is_some());
     assert!(chosen(&place(&mut world, &web("more", 1, "2"))).is_none());

@@ -24,6 +24,7 @@ pub(crate) async fn repairs() {
 
 /// Values of one key fill the databases. Only their history is large.
 async fn history_is_compacted_and_freed(processes: &StoreProcesses, driver: &mut TestDriver) {
+    // Larger values leave so many free pages that a store can go on without compaction.
     while processes.put(0, "a", VALUE / 8).is_ok() {}
     wait_for_alarm(driver, MemberAlarm::NoSpace).await;
     let leader = driver.store().await.leader().unwrap();
