@@ -1,6 +1,7 @@
 //! What the controller knows of its fleet, and which objects a change may affect.
 
 mod capacity;
+mod usage;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +15,7 @@ use keelway_fleet::{
 use kube::{ResourceExt, api::DynamicObject, core::ApiResource, runtime::watcher::Event};
 use serde_json::Value;
 
-use self::capacity::ReservedCapacity;
+use self::{capacity::ReservedCapacity, usage::ClusterUsage};
 use super::{
     census::{CensusState, FleetCensus},
     kinds::PlacedKind,
@@ -43,6 +44,13 @@ pub(super) struct WrittenObjects {
     pub(super) works: Vec<Work>,
 }
 
+/// What is remembered of a Work, so that it is known once the Work is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct IndexedWork {
+    link: PlacementLink,
+    has_pods: bool,
+}
+
 /// All documents of a fleet.
 #[derive(Debug, Default)]
 pub(crate) struct FleetModel {
@@ -53,15 +61,16 @@ pub(crate) struct FleetModel {
     objects: BTreeMap<PlacedKind, ListedObjects<PlacementLink, FleetObject>>,
     custom: BTreeSet<PlacedKind>,
     works_of: BTreeMap<PlacementLink, BTreeSet<WorkKey>>,
-    link_of: BTreeMap<WorkKey, PlacementLink>,
+    indexed: BTreeMap<WorkKey, IndexedWork>,
+    /// The Placements without a cluster.
+    unscheduled: BTreeSet<PlacementLink>,
     removed: BTreeSet<String>,
     /// Namespaces of clusters whose last Work is gone.
     emptied: BTreeSet<String>,
     /// What is known of objects that no watch contains.
     verified: BTreeMap<PlacementLink, ObjectState>,
     queue: PlanQueue,
-    /// Whether a Work was added or removed since [`Self::take_usage`], or a cluster changed.
-    is_usage_changed: bool,
+    usage: ClusterUsage,
     state: FleetState,
     reserved: ReservedCapacity,
 }
@@ -95,12 +104,15 @@ impl FleetModel {
     pub(super) fn observe(&mut self, change: FleetChange, now: Instant) {
         match change {
             FleetChange::Cluster(event) => {
-                self.is_usage_changed = true;
+                let before = self.clusters.items.len();
                 let changed = self.clusters.observe(event, |cluster| Some((cluster.name_any(), cluster)));
                 match &changed {
                     ListedChange::Deleted(name) => drop(self.removed.insert(name.clone())),
                     ListedChange::Changed(name) => drop(self.removed.remove(name)),
                     ListedChange::Nothing | ListedChange::Listed { .. } => {}
+                }
+                if self.clusters.items.len() != before {
+                    self.usage.note_clusters();
                 }
                 let is_only_capacity = self.observe_capacity(&changed);
                 self.refresh(changed != ListedChange::Nothing && !is_only_capacity, now);
@@ -112,7 +124,11 @@ impl FleetModel {
             FleetChange::Placement(event) if self.placements.has(&event, link_of) => {}
             FleetChange::Placement(event) => {
                 let changed = self.placements.observe(event, |placement| Some((link_of(&placement), placement)));
-                self.pend(touched(changed), PlanCause::Report, now);
+                let links = touched(changed);
+                for link in &links {
+                    self.index_placement(link);
+                }
+                self.pend(links, PlanCause::Report, now);
             }
             FleetChange::Work(event) if self.works.has(&event, work_key) => {}
             FleetChange::Work(event) => {
@@ -135,6 +151,9 @@ impl FleetModel {
     fn observe_object(&mut self, kind: &PlacedKind, event: Event<DynamicObject>, now: Instant) {
         let (is_namespace, is_autoscaler) = (kind.kind == "Namespace", kind.kind == "HorizontalPodAutoscaler");
         let has_other_pods = self.observe_pod_kinds(kind, &event);
+        if has_other_pods {
+            self.index_all();
+        }
         let read = |object| read(kind, object);
         let Some(listed) = self.objects.get_mut(kind) else { return };
         let changed = listed.observe(event, read);
@@ -153,22 +172,59 @@ impl FleetModel {
         self.pend(touched(changed), PlanCause::Decision, now);
     }
 
-    /// Notes a Work under its Placement.
-    fn index(&mut self, key: WorkKey, now: Instant) {
-        let link = if let Some(work) = self.works.items.get(&key) {
-            let link = work.spec.placement.clone();
-            self.works_of.entry(link.clone()).or_default().insert(key.clone());
-            self.is_usage_changed |= self.link_of.insert(key, link.clone()).is_none();
-            Some(link)
+    /// Notes whether a Placement has a cluster.
+    fn index_placement(&mut self, link: &PlacementLink) {
+        if self.placements.items.get(link).is_some_and(|placement| placement.spec.clusters.is_empty()) {
+            self.unscheduled.insert(link.clone());
         } else {
-            self.is_usage_changed = true;
-            self.note_emptied(&key.0);
-            self.link_of.remove(&key)
+            self.unscheduled.remove(link);
+        }
+    }
+
+    /// Notes a Work under its Placement, or that it is gone.
+    fn index(&mut self, key: WorkKey, now: Instant) {
+        let after = self.works.items.get(&key).map(|work| self.indexed_work(work));
+        let before = match &after {
+            Some(after) => self.indexed.insert(key.clone(), after.clone()),
+            None => self.indexed.remove(&key),
         };
+        if before != after {
+            self.count(&key, before.as_ref(), after.as_ref());
+        }
+        match &after {
+            Some(after) => drop(self.works_of.entry(after.link.clone()).or_default().insert(key)),
+            None => self.note_emptied(&key.0),
+        }
+        let link = after.or(before).map(|indexed| indexed.link);
         if let Some(link) = &link {
             self.reserve(link, None);
         }
         self.pend(link, PlanCause::Report, now);
+    }
+
+    fn indexed_work(&self, work: &Work) -> IndexedWork {
+        let has_pods = self.reserved.kinds.has_pods(&work.spec.manifest);
+        IndexedWork { link: work.spec.placement.clone(), has_pods }
+    }
+
+    fn count(&mut self, (namespace, _): &WorkKey, before: Option<&IndexedWork>, after: Option<&IndexedWork>) {
+        let Some(cluster) = cluster_of_namespace(namespace) else { return };
+        if after.is_some_and(|work| work.has_pods) {
+            self.usage.add(cluster);
+        }
+        if before.is_some_and(|work| work.has_pods) {
+            self.usage.remove(cluster);
+        }
+    }
+
+    /// Notes all Works again: other kinds have pods now.
+    fn index_all(&mut self) {
+        let all: Vec<(WorkKey, IndexedWork)> =
+            self.works.items.iter().map(|(key, work)| (key.clone(), self.indexed_work(work))).collect();
+        for (key, after) in all {
+            let before = self.indexed.insert(key.clone(), after.clone());
+            self.count(&key, before.as_ref(), Some(&after));
+        }
     }
 
     fn note_emptied(&mut self, namespace: &str) {
@@ -294,14 +350,8 @@ impl FleetModel {
 
     /// Returns the clusters, and those that have an object that runs pods, if that may have changed since the last call.
     pub(super) fn take_usage(&mut self) -> Option<(BTreeSet<String>, BTreeSet<String>)> {
-        if !std::mem::take(&mut self.is_usage_changed) {
-            return None;
-        }
-        let all = self.clusters.items.keys().cloned().collect();
-        let kinds = &self.reserved.kinds;
-        let runs = self.works.items.iter().filter(|(_, work)| kinds.has_pods(&work.spec.manifest));
-        let busy = runs.filter_map(|((namespace, _), _)| cluster_of_namespace(namespace).map(str::to_owned));
-        Some((all, busy.collect()))
+        let busy = self.usage.take_change()?;
+        Some((self.clusters.items.keys().cloned().collect(), busy))
     }
 
     /// Counts Placements and Works by state.
@@ -342,7 +392,8 @@ impl FleetModel {
             if reported != placement.metadata.generation {
                 self.pend([link.clone()], PlanCause::Report, now);
             }
-            self.placements.items.insert(link, placement);
+            self.placements.items.insert(link.clone(), placement);
+            self.index_placement(&link);
         }
         for work in written.works {
             let key = work_key(&work);

@@ -7,7 +7,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::MicroTime, jiff::Timestamp}
 use crate::{
     CapacityReport, ClusterRoom, ObjectDemand, PlacementLink, RoomShortage,
     fit::MOST_KINDS,
-    pod_demand::{PodDemand, joined},
+    pod_demand::{PodCount, PodDemand, joined},
 };
 
 /// The room of each cluster, and what is reserved of it.
@@ -24,6 +24,60 @@ struct ClusterLedger {
     room: Option<ClusterRoom>,
     observed: Option<Timestamp>,
     reserved: BTreeMap<PlacementLink, ObjectDemand>,
+    /// The same pods, by kind.
+    on_their_way: PodsByKind,
+}
+
+/// Numbers of pods by kind: a kind has the count 0, or one for each node. Pods for each node are counted once for each object.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct PodsByKind(BTreeMap<PodDemand, u64>);
+
+impl ClusterLedger {
+    /// Replaces what an object has reserved. Returns what it had reserved.
+    fn reserve(&mut self, link: &PlacementLink, demand: Option<&ObjectDemand>) -> Option<ObjectDemand> {
+        let before = match demand {
+            Some(demand) => self.reserved.insert(link.clone(), demand.clone()),
+            None => self.reserved.remove(link),
+        };
+        self.on_their_way.add(demand);
+        self.on_their_way.subtract(before.as_ref());
+        before
+    }
+}
+
+impl PodsByKind {
+    fn add(&mut self, demand: Option<&ObjectDemand>) {
+        for (kind, number) in demand.into_iter().flat_map(ObjectDemand::pods).map(kind_and_number) {
+            *self.0.entry(kind).or_default() += number;
+        }
+    }
+
+    fn subtract(&mut self, demand: Option<&ObjectDemand>) {
+        for (kind, number) in demand.into_iter().flat_map(ObjectDemand::pods).map(kind_and_number) {
+            let left = self.0.get(&kind).copied().unwrap_or(0).saturating_sub(number);
+            match left {
+                0 => drop(self.0.remove(&kind)),
+                left => drop(self.0.insert(kind, left)),
+            }
+        }
+    }
+
+    fn pods(&self) -> Vec<PodDemand> {
+        let of_kind = |(kind, &number): (&PodDemand, &u64)| match kind.count {
+            PodCount::Number(_) => {
+                vec![PodDemand { count: PodCount::Number(u32::try_from(number).unwrap_or(u32::MAX)), ..kind.clone() }]
+            }
+            PodCount::EachNode => (0..number).map(|_| kind.clone()).collect(),
+        };
+        self.0.iter().flat_map(of_kind).collect()
+    }
+}
+
+fn kind_and_number(pods: &PodDemand) -> (PodDemand, u64) {
+    match pods.count {
+        PodCount::Number(number) => (PodDemand { count: PodCount::Number(0), ..pods.clone() }, number.into()),
+        PodCount::EachNode => (pods.clone(), 1),
+    }
 }
 
 impl CapacityLedger {
@@ -61,15 +115,12 @@ impl CapacityLedger {
         let mut is_less = false;
         for cluster in before.iter().filter(|name| !demands.contains_key(*name)) {
             let ledger = self.clusters.get_mut(cluster);
-            is_less |= ledger.is_some_and(|ledger| ledger.reserved.remove(link).is_some());
+            is_less |= ledger.is_some_and(|ledger| ledger.reserve(link, None).is_some());
         }
         for (cluster, demand) in demands {
             let ledger = self.clusters.entry(cluster.clone()).or_default();
             let now = Some(demand).filter(|demand| !demand.is_empty());
-            let before = match now {
-                Some(demand) => ledger.reserved.insert(link.clone(), demand.clone()),
-                None => ledger.reserved.remove(link),
-            };
+            let before = ledger.reserve(link, now);
             is_less |= before.is_some_and(|before| before.number() > demand.number());
             if now.is_some() {
                 self.reserving.entry(link.clone()).or_default().insert(cluster.clone());
@@ -95,8 +146,7 @@ impl CapacityLedger {
     /// Returns the pods that are on their way to a cluster, by kind. If there are many kinds, what pods request is rounded up, so that fewer differ.
     #[must_use]
     pub fn on_their_way(&self, cluster: &str) -> Vec<PodDemand> {
-        let reserved = self.clusters.get(cluster).into_iter().flat_map(|ledger| ledger.reserved.values());
-        let kinds = joined(reserved.flat_map(ObjectDemand::pods));
+        let kinds = self.clusters.get(cluster).map(|ledger| ledger.on_their_way.pods()).unwrap_or_default();
         if kinds.len() <= MOST_KINDS {
             return kinds;
         }

@@ -15,7 +15,7 @@ const PREFER: &str = "PreferNoSchedule";
 pub(crate) const MORE_LABELS: &str = "*";
 
 /// On which nodes a pod may run.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NodeNeeds {
     selector: BTreeMap<String, String>,
     /// Terms of which one has to hold. `None` allows all nodes.
@@ -23,7 +23,7 @@ pub(crate) struct NodeNeeds {
     tolerations: Vec<NodeToleration>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum NodeRequirement {
     In(String, Vec<String>),
     NotIn(String, Vec<String>),
@@ -35,7 +35,7 @@ enum NodeRequirement {
     Unknown,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct NodeToleration {
     key: Option<String>,
     /// `None` tolerates every value.

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Pods with equal needs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodDemand {
     /// Their number.
     pub count: PodCount,
@@ -21,7 +21,7 @@ pub struct PodDemand {
 }
 
 /// A number of pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodCount {
     /// This number.
     Number(u32),
@@ -65,7 +65,7 @@ impl PodDemand {
 }
 
 impl ObjectDemand {
-    /// Collects pods. Those that ask for nothing are left out.
+    /// Collects pods. A kind of pods of which there are none is left out.
     #[must_use]
     pub fn new(pods: impl IntoIterator<Item = PodDemand>) -> Self {
         Self(pods.into_iter().filter(|pods| pods.count != PodCount::Number(0)).collect())

@@ -61,8 +61,7 @@ impl FleetModel {
         if !std::mem::take(&mut self.reserved.has_grown) {
             return Vec::new();
         }
-        let unscheduled = self.placements.items.iter().filter(|(_, placement)| placement.spec.clusters.is_empty());
-        unscheduled.map(|(link, _)| link.clone()).collect()
+        self.unscheduled.iter().cloned().collect()
     }
 
     /// Whether decisions know what is reserved.

@@ -5,6 +5,7 @@
 mod arrivals;
 mod choices;
 mod kinds;
+mod ledger;
 mod reports;
 mod simulated_cluster;
 #[expect(dead_code, reason = "the tests of decisions use the rest")]
