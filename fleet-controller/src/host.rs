@@ -244,7 +244,8 @@ impl FleetHost {
                 lease = leases.try_next() => {
                     let lease = lease.map_err(|error| FleetHostError::Lease(Box::new(error)))?;
                     let lease = lease.ok_or(FleetHostError::LeaseWatchEnded)?;
-                    if renewals.observe(&lease) && fleet.serves_its_kinds().await? {
+                    let is_due = renewals.observe(&lease) && is_due(written, CONTROL_PLANE_READY_EVENT);
+                    if is_due && fleet.serves_its_kinds().await? {
                         self.report(hosting, written, HostEvent::control_plane_is_ready()).await?;
                     }
                 }
@@ -259,7 +260,7 @@ impl FleetHost {
         written: &mut WrittenEvents,
         HostEvent { reason, kind, mut about, message }: HostEvent,
     ) -> Result<(), FleetHostError> {
-        if written.get(reason).is_some_and(|written| written.elapsed() < EVENT_RENEWAL) {
+        if !is_due(written, reason) {
             return Ok(());
         }
         about["namespace"] = json!(self.namespace);
@@ -281,6 +282,11 @@ impl FleetHost {
         written.insert(reason, Instant::now());
         Ok(())
     }
+}
+
+/// Whether an Event was not written a short time ago.
+fn is_due(written: &WrittenEvents, reason: &str) -> bool {
+    written.get(reason).is_none_or(|written| written.elapsed() >= EVENT_RENEWAL)
 }
 
 /// The renewals of the fleet-controller's Lease. No clocks are compared: a change shows that the controller works.

@@ -117,7 +117,8 @@ async fn remove(
     }
     let progress = ProgressLine::of_terminal(global.quiet);
     let patience = Duration::from_secs(arguments.timeout.seconds());
-    if timeout(patience, membership.until_gone(&cluster, &progress)).await.is_ok() {
+    if let Ok(gone) = timeout(patience, membership.until_gone(&cluster, &progress)).await {
+        gone?;
         print(&format!("{object} removed\n"))?;
         return Ok(Code::Done);
     }
@@ -182,19 +183,41 @@ impl FleetMembership<'_> {
         Ok(works.items.len())
     }
 
-    /// Watches until the Cluster is gone, and shows how many objects are left. A watch that fails is started again.
-    async fn until_gone(&self, cluster: &WorkloadCluster, progress: &ProgressLine) {
-        let is_gone = |seen: &Option<WorkloadCluster>| seen.as_ref().is_none_or(|seen| seen.uid() != cluster.uid());
+    /// Watches until the Cluster is gone, and shows how many objects are left. A watch that fails is started again, unless it is refused.
+    async fn until_gone(&self, cluster: &WorkloadCluster, progress: &ProgressLine) -> Result<(), CommandFailure> {
         let changes = watch_object(self.clusters.clone(), self.name).default_backoff();
-        let mut gone = pin!(changes.filter_map(|seen| ready(seen.ok().filter(is_gone))));
+        let mut gone = pin!(changes.filter_map(|seen| ready(outcome(seen, cluster))));
         let mut left = pin!(left(watcher(self.works.clone(), watcher::Config::default())));
         loop {
             select! {
-                Some(_) = gone.next() => return,
+                Some(gone) = gone.next() => return gone,
                 Some(number) = left.next() => progress.show(&format!("{}: {number} objects are left", self.name)),
             }
         }
     }
+}
+
+/// Returns that the Cluster is gone, or that the user may not watch it.
+fn outcome(
+    seen: watcher::Result<Option<WorkloadCluster>>,
+    cluster: &WorkloadCluster,
+) -> Option<Result<(), CommandFailure>> {
+    match seen {
+        Ok(seen) => seen.is_none_or(|seen| seen.uid() != cluster.uid()).then_some(Ok(())),
+        Err(error) if is_refused(&error) => Some(Err(CommandFailure::other(error))),
+        Err(_) => None,
+    }
+}
+
+/// Whether the API server refused to watch, so that trying again does not help.
+fn is_refused(error: &watcher::Error) -> bool {
+    let status = match error {
+        watcher::Error::InitialListFailed(Error::Api(status))
+        | watcher::Error::WatchStartFailed(Error::Api(status)) => status,
+        watcher::Error::WatchError(status) => status,
+        _ => return false,
+    };
+    matches!(status.code, 401 | 403)
 }
 
 /// Returns the number of objects after each change.
@@ -240,4 +263,29 @@ fn ask(name: &str, objects: usize) -> Result<RemovedWorkloads, CommandFailure> {
 
 fn note(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(code: u16) -> watcher::Error {
+        let status = kube::core::Status { code, ..kube::core::Status::default() };
+        watcher::Error::WatchStartFailed(Error::Api(Box::new(status)))
+    }
+
+    #[test]
+    fn the_removal_ends_if_the_user_may_not_watch_it() {
+        let named = |uid: &str| {
+            let mut cluster = WorkloadCluster::new("west", keelway_fleet::WorkloadClusterSpec::default());
+            cluster.metadata.uid = Some(uid.to_owned());
+            cluster
+        };
+        let cluster = named("1");
+        assert!(matches!(outcome(Err(failed(403)), &cluster), Some(Err(_))));
+        assert!(outcome(Err(failed(500)), &cluster).is_none());
+        assert!(outcome(Ok(Some(named("1"))), &cluster).is_none());
+        assert!(matches!(outcome(Ok(Some(named("2"))), &cluster), Some(Ok(()))));
+        assert!(matches!(outcome(Ok(None), &cluster), Some(Ok(()))));
+    }
 }

@@ -1,27 +1,12 @@
 //! `keelway fleet explain`.
 
 use clap::{Args, ValueEnum};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResource;
 use keelway_fleet::{PlacementExplanation, WorkloadCluster, WorkloadPlacement, WorkloadRef, names::FLEET_NAMESPACE};
-use kube::{Api, Client, api::ListParams};
+use kube::{Api, Client, Error, api::ListParams};
 
 use super::{fleet_api::FleetArgument, print, session::runtime};
 use crate::exit::{Code, CommandFailure};
-
-/// Short names of kinds, as kubectl has them.
-const SHORT: [(&str, &str); 12] = [
-    ("cj", "cronjob"),
-    ("cm", "configmap"),
-    ("deploy", "deployment"),
-    ("ds", "daemonset"),
-    ("hpa", "horizontalpodautoscaler"),
-    ("ing", "ingress"),
-    ("ns", "namespace"),
-    ("po", "pod"),
-    ("pvc", "persistentvolumeclaim"),
-    ("rs", "replicaset"),
-    ("sts", "statefulset"),
-    ("svc", "service"),
-];
 
 #[derive(Args)]
 pub(crate) struct FleetExplainArguments {
@@ -76,7 +61,11 @@ async fn find(client: &Client, namespace: &str, kind: &str, name: &str) -> Resul
     for place in [namespace, FLEET_NAMESPACE] {
         let placements = Api::<WorkloadPlacement>::namespaced(client.clone(), place);
         let all = placements.list(&ListParams::default()).await.map_err(CommandFailure::other)?;
-        found.extend(all.items.into_iter().filter(|placement| is_meant(&placement.spec.object, kind, name)));
+        for placement in all.items {
+            if placement.spec.object.name == name && is_meant(client, &placement.spec.object, kind).await? {
+                found.push(placement);
+            }
+        }
         if !found.is_empty() {
             break;
         }
@@ -94,14 +83,32 @@ async fn find(client: &Client, namespace: &str, kind: &str, name: &str) -> Resul
     }
 }
 
-fn is_meant(object: &WorkloadRef, kind: &str, name: &str) -> bool {
-    let (kind, group) = kind.split_once('.').map_or((kind, None), |(kind, group)| (kind, Some(group)));
-    let kind = kind.to_lowercase();
-    let kind = SHORT.iter().find(|(short, _)| *short == kind).map_or(kind.as_str(), |(_, long)| long);
-    let own = object.kind.to_lowercase();
-    let plurals = [own.clone() + "s", own.clone() + "es", own.trim_end_matches('y').to_owned() + "ies"];
-    let is_kind = kind == own || plurals.iter().any(|plural| plural == kind);
-    object.name == name && is_kind && group.is_none_or(|group| group == object.group)
+/// Whether the kind of an object is meant: by its name, or by a name that the API server knows for it.
+async fn is_meant(client: &Client, object: &WorkloadRef, word: &str) -> Result<bool, CommandFailure> {
+    let (word, group) = word.split_once('.').map_or((word, None), |(word, group)| (word, Some(group)));
+    if group.is_some_and(|group| group != object.group) {
+        return Ok(false);
+    }
+    if object.kind.eq_ignore_ascii_case(word) {
+        return Ok(true);
+    }
+    let resources = match object.group.as_str() {
+        "" => client.list_core_api_resources(&object.version).await,
+        group => client.list_api_group_resources(&format!("{group}/{}", object.version)).await,
+    };
+    match resources {
+        Ok(list) => Ok(list.resources.iter().any(|resource| resource.kind == object.kind && is_named(resource, word))),
+        // The kind is not served any more.
+        Err(Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(CommandFailure::other(error)),
+    }
+}
+
+/// Whether a resource has this name: the plural, the singular, or a short one.
+fn is_named(resource: &APIResource, word: &str) -> bool {
+    let short = resource.short_names.iter().flatten();
+    let mut names = [&resource.name, &resource.singular_name].into_iter().chain(short);
+    names.any(|name| name.eq_ignore_ascii_case(word))
 }
 
 #[cfg(test)]
@@ -109,21 +116,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_is_meant_as_kubectl_names_it() {
-        let object = |group: &str, kind: &str| WorkloadRef {
-            group: group.to_owned(),
-            kind: kind.to_owned(),
-            name: "web".to_owned(),
-            ..WorkloadRef::default()
+    fn a_kind_has_the_names_that_the_api_server_knows() {
+        let policies = APIResource {
+            name: "networkpolicies".to_owned(),
+            singular_name: "networkpolicy".to_owned(),
+            kind: "NetworkPolicy".to_owned(),
+            short_names: Some(vec!["netpol".to_owned()]),
+            ..APIResource::default()
         };
-        let web = object("apps", "Deployment");
-        for kind in ["deployment", "deployments", "deploy", "Deployment", "deployment.apps", "deploy.apps"] {
-            assert!(is_meant(&web, kind, "web"), "{kind}");
+        for word in ["networkpolicies", "networkpolicy", "netpol", "NetworkPolicies"] {
+            assert!(is_named(&policies, word), "{word}");
         }
-        assert!(is_meant(&object("networking.k8s.io", "NetworkPolicy"), "networkpolicies", "web"));
-        assert!(is_meant(&object("networking.k8s.io", "Ingress"), "ingresses", "web"));
-        for (kind, name) in [("deployment", "other"), ("pod", "web"), ("deployment.batch", "web")] {
-            assert!(!is_meant(&web, kind, name), "{kind}/{name}");
+        for word in ["networkpolicys", "np", ""] {
+            assert!(!is_named(&policies, word), "{word}");
         }
+        let without_singular = APIResource { name: "nodes".to_owned(), ..APIResource::default() };
+        assert!(is_named(&without_singular, "nodes") && !is_named(&without_singular, "node"));
     }
 }

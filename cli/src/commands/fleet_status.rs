@@ -116,7 +116,11 @@ async fn pod_kinds(client: &Client) -> Vec<FleetCheck> {
     let (_, errors) = PodKinds::with_rows(&table);
     let failed = |error: &PodKindError| {
         let message = format!("a row of the ConfigMap kube-system/{POD_KINDS} cannot be used: {error}");
-        FleetCheck::new(CheckOutcome::Failed, message, "objects of that kind are placed as if they needed no room")
+        FleetCheck::new(
+            CheckOutcome::Failed,
+            message,
+            "the row has no effect: objects of that kind need no room, or what the built-in row of the kind says",
+        )
     };
     errors.iter().map(failed).collect()
 }

@@ -4,7 +4,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::MicroTime, jiff::Timestamp}
 use keelway_api::condition::is_true;
 use serde_json::Value as Json;
 
-use crate::{ObjectDemand, PodKinds, WORK_APPLIED, Work, WorkStatus};
+use crate::{ObjectDemand, PodKinds, WORK_APPLIED, Work, WorkStatus, pod_kinds::is_finished_job};
 
 /// Returns the pods that an agent applied or will apply, and that its last report of capacity does not count. `reported` is the time of that report.
 ///
@@ -40,7 +40,7 @@ fn existing_pods(manifest: &Json, status: &Json) -> Option<u64> {
     let number = |field: &str| status[field].as_u64().unwrap_or(0);
     match manifest["kind"].as_str().unwrap_or_default() {
         "Deployment" | "ReplicaSet" | "StatefulSet" | "ReplicationController" => Some(number("replicas")),
-        "Job" if is_finished(status) => None,
+        "Job" if is_finished_job(status) => None,
         "Job" => Some(number("active") + finished_places(&manifest["spec"], status)),
         "CronJob" => Some(status["active"].as_array().map_or(0, Vec::len) as u64),
         "DaemonSet" if number("currentNumberScheduled") >= number("desiredNumberScheduled") => None,
@@ -56,9 +56,4 @@ fn finished_places(spec: &Json, status: &Json) -> u64 {
     let parallel = spec["parallelism"].as_u64().unwrap_or(1).min(completions);
     let left = completions.saturating_sub(status["succeeded"].as_u64().unwrap_or(0));
     parallel.saturating_sub(left)
-}
-
-fn is_finished(status: &Json) -> bool {
-    let mut conditions = status["conditions"].as_array().into_iter().flatten();
-    conditions.any(|one| ["Complete", "Failed"].iter().any(|kind| one["type"] == *kind) && one["status"] == "True")
 }

@@ -146,7 +146,7 @@ pub enum ScoreStep {
     Name,
 }
 
-/// Returns how good a cluster is in a step: less is better. Clusters are equal by name until the last step.
+/// Returns how good a cluster is in a step: less is better. The last argument is whether it runs the object.
 type ClusterScore = fn(&ClusterAsk<'_>, &CandidateCluster, bool) -> usize;
 
 /// The scores, in order.

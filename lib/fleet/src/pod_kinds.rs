@@ -4,7 +4,7 @@ mod built_in;
 
 use alloc::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value as Json;
 
 use crate::{
@@ -14,32 +14,27 @@ use crate::{
 };
 
 /// Pods of an object of a kind.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodSource {
     /// The path of a list. The other paths begin at each of its items, and not at the object.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub each: Option<String>,
     /// The paths of a pod template. The first that is there counts.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub template: Vec<String>,
     /// The path of a pod's specification, if it is not in a template.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub spec: Option<String>,
     /// A field of the specification that is one more container.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub container: Option<String>,
     /// The paths of numbers. Their product is the number of pods. A number that is absent is 1.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub count: Vec<String>,
     /// What is subtracted from the last of these numbers.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     pub less: u32,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(value: &u32) -> bool {
-    *value == 0
 }
 
 /// Where the objects of each kind have their pods. The key is the kind and its group: `RayCluster.ray.io`.
@@ -111,7 +106,7 @@ impl PodKinds {
             (APPS, "Deployment" | "ReplicaSet" | "StatefulSet") | ("", "ReplicationController") => {
                 one(template, PodCount::Number(number(&spec["replicas"]).unwrap_or(1)))
             }
-            ("batch", "Job") if is_finished_job(manifest) => ObjectDemand::default(),
+            ("batch", "Job") if is_finished_job(&manifest["status"]) => ObjectDemand::default(),
             ("batch", "Job") => one(template, PodCount::Number(at_once(spec))),
             ("batch", "CronJob") => {
                 let job = &spec["jobTemplate"]["spec"];
@@ -199,7 +194,8 @@ fn is_finished_pod(manifest: &Json) -> bool {
     ["Succeeded", "Failed"].iter().any(|phase| manifest["status"]["phase"] == *phase)
 }
 
-fn is_finished_job(manifest: &Json) -> bool {
-    let mut conditions = manifest["status"]["conditions"].as_array().into_iter().flatten();
+/// Whether a Job with this status runs no more pods.
+pub(crate) fn is_finished_job(status: &Json) -> bool {
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
     conditions.any(|one| ["Complete", "Failed"].iter().any(|kind| one["type"] == *kind) && one["status"] == "True")
 }

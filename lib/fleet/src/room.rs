@@ -59,7 +59,7 @@ impl ClusterRoom {
         Self { omitted_labels: report.omitted_labels.clone(), groups: groups.collect() }
     }
 
-    /// Returns the groups as a report has them. Nodes without any room are left out.
+    /// Returns the groups as a report has them.
     #[must_use]
     pub fn node_groups(&self) -> Vec<NodeGroup> {
         let groups = self.groups.iter().map(|group| NodeGroup {
