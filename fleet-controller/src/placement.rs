@@ -162,8 +162,8 @@ async fn settle(
     let mut plans = Vec::new();
     for link in links {
         let plan = planned(&link, model, &context.metrics);
-        // The next object must not be placed in the same room.
-        model.reserve(&link, Some(&plan));
+        // The next object must not be placed in the same room, nor move in the turn of this one.
+        model.planned(&link, &plan);
         plans.push((plan, link));
     }
     let writes =
@@ -173,6 +173,8 @@ async fn settle(
     for (link, (outcome, error)) in written {
         model.written(outcome, now());
         if let Some(error) = error {
+            // It does not move.
+            model.note_leaving(link, None);
             context.metrics.count_failure();
             tracing::warn!(
                 placement = link.name,

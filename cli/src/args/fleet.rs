@@ -5,6 +5,7 @@ use clap::Subcommand;
 use crate::commands::{
     fleet_agent_manifests::AgentManifestsArguments,
     fleet_cluster::FleetClusterCommand,
+    fleet_drain::{FleetCordonArguments, FleetDrainArguments},
     fleet_explain::FleetExplainArguments,
     fleet_inject::FleetInjectArguments,
     fleet_manifests::{FleetKubeconfigArguments, FleetManifestsArguments},
@@ -48,6 +49,20 @@ pub(crate) enum FleetCommand {
         after_help = "Example:\n  keelway fleet cluster remove west --workloads keep --kubeconfig f1.kubeconfig"
     )]
     Cluster(FleetClusterCommand),
+    /// Stop placing new objects in a workload cluster
+    #[command(after_help = "Example:\n  keelway fleet cordon west --kubeconfig f1.kubeconfig")]
+    Cordon(FleetCordonArguments),
+    /// Move the objects of the fleet from a workload cluster to others
+    ///
+    /// Nothing new is placed in the cluster. An object leaves it once its pods are ready in another cluster. An object that no other cluster can run
+    /// stays.
+    #[command(
+        after_help = "Example:\n  keelway fleet drain west --kubeconfig f1.kubeconfig\n  keelway fleet drain west --max-moves 1 --timeout 1h --kubeconfig f1.kubeconfig"
+    )]
+    Drain(FleetDrainArguments),
+    /// Place new objects in a workload cluster again, and end its drain
+    #[command(after_help = "Example:\n  keelway fleet uncordon west --kubeconfig f1.kubeconfig")]
+    Uncordon(FleetCordonArguments),
     /// Explain why an object of a fleet runs where it runs, or nowhere
     #[command(
         after_help = "Example:\n  keelway fleet explain deployment/web --namespace shop --kubeconfig f1.kubeconfig\n  keelway fleet explain deployment/web -o json --kubeconfig f1.kubeconfig"

@@ -1,7 +1,8 @@
 //! `keelway fleet`.
 
 use super::{
-    fleet_agent_manifests, fleet_cluster, fleet_explain, fleet_inject, fleet_manifests, fleet_status, fleet_token,
+    fleet_agent_manifests, fleet_cluster, fleet_drain, fleet_explain, fleet_inject, fleet_manifests, fleet_status,
+    fleet_token,
 };
 use crate::{
     args::{FleetCommand, GlobalArguments},
@@ -16,6 +17,9 @@ pub(super) fn run(global: &GlobalArguments, command: FleetCommand) -> Result<Cod
         FleetCommand::Token(command) => fleet_token::run(&command),
         FleetCommand::AgentManifests(arguments) => fleet_agent_manifests::run(&arguments),
         FleetCommand::Cluster(command) => fleet_cluster::run(global, &command),
+        FleetCommand::Cordon(arguments) => fleet_drain::cordon(&arguments),
+        FleetCommand::Drain(arguments) => fleet_drain::drain(global, &arguments),
+        FleetCommand::Uncordon(arguments) => fleet_drain::uncordon(&arguments),
         FleetCommand::Explain(arguments) => fleet_explain::run(&arguments),
         FleetCommand::Status(arguments) => fleet_status::run(&arguments),
     }

@@ -4,7 +4,7 @@ use std::{io::Read, path::PathBuf, time::Duration};
 
 use clap::Args;
 use keelway_http_proxy::{KubeClientConfig, ProxySettings};
-use kube::Client;
+use kube::{Client, Error, runtime::watcher};
 use tower::timeout::TimeoutLayer;
 
 use crate::exit::CommandFailure;
@@ -45,4 +45,17 @@ pub(super) fn read_or_stdin(path: &str) -> Result<String, CommandFailure> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text).map_err(CommandFailure::other)?;
     Ok(text)
+}
+
+/// Whether the API server refused to watch, so that trying again does not help.
+pub(super) fn is_refused(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(Error::Api(status))
+        | watcher::Error::WatchStartFailed(Error::Api(status))
+        | watcher::Error::WatchError(status) => matches!(status.code, 401 | 403),
+        watcher::Error::InitialListFailed(_)
+        | watcher::Error::WatchStartFailed(_)
+        | watcher::Error::WatchFailed(_)
+        | watcher::Error::NoResourceVersion => false,
+    }
 }

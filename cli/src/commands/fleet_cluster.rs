@@ -25,7 +25,11 @@ use kube::{
 use serde_json::json;
 use tokio::{select, time::timeout};
 
-use super::{fleet_api::FleetArgument, print, session::runtime};
+use super::{
+    fleet_api::{FleetArgument, is_refused},
+    print,
+    session::runtime,
+};
 use crate::{
     args::GlobalArguments,
     exit::{Code, CommandFailure},
@@ -97,7 +101,7 @@ async fn remove(
     arguments: &RemoveFleetClusterArguments,
     membership: &FleetMembership<'_>,
 ) -> Result<Code, CommandFailure> {
-    let cluster = membership.find().await?;
+    let cluster = find_cluster(&membership.clusters, membership.name).await?;
     let workloads = match arguments.workloads {
         Some(workloads) => workloads,
         None => ask(membership.name, membership.left().await?)?,
@@ -130,6 +134,33 @@ async fn remove(
     Ok(Code::NotSettled)
 }
 
+/// Returns a workload cluster. If there is none with the name, the error names those that there are.
+pub(super) async fn find_cluster(
+    clusters: &Api<WorkloadCluster>,
+    name: &str,
+) -> Result<WorkloadCluster, CommandFailure> {
+    if let Some(found) = clusters.get_opt(name).await.map_err(CommandFailure::other)? {
+        return Ok(found);
+    }
+    let known = match clusters.list(&ListParams::default()).await {
+        Ok(known) => known.items,
+        Err(Error::Api(status)) if status.code == 404 => {
+            let help = "use the kubeconfig of a fleet, and check it: keelway fleet status";
+            return Err(CommandFailure::usage(
+                "this API server has no workload clusters: it is not that of a fleet",
+                help,
+            ));
+        }
+        Err(error) => return Err(CommandFailure::other(error)),
+    };
+    let names: Vec<String> = known.iter().map(ResourceExt::name_any).collect();
+    let help = match names.as_slice() {
+        [] => "the fleet has no workload cluster".to_owned(),
+        names => format!("its workload clusters are {}", names.join(", ")),
+    };
+    Err(CommandFailure::usage(format!("the fleet has no workload cluster {name:?}"), help))
+}
+
 /// A workload cluster in its fleet.
 struct FleetMembership<'a> {
     clusters: Api<WorkloadCluster>,
@@ -138,29 +169,6 @@ struct FleetMembership<'a> {
 }
 
 impl FleetMembership<'_> {
-    async fn find(&self) -> Result<WorkloadCluster, CommandFailure> {
-        if let Some(found) = self.clusters.get_opt(self.name).await.map_err(CommandFailure::other)? {
-            return Ok(found);
-        }
-        let known = match self.clusters.list(&ListParams::default()).await {
-            Ok(known) => known.items,
-            Err(Error::Api(status)) if status.code == 404 => {
-                let help = "use the kubeconfig of a fleet, and check it: keelway fleet status";
-                return Err(CommandFailure::usage(
-                    "this API server has no workload clusters: it is not that of a fleet",
-                    help,
-                ));
-            }
-            Err(error) => return Err(CommandFailure::other(error)),
-        };
-        let names: Vec<String> = known.iter().map(ResourceExt::name_any).collect();
-        let help = match names.as_slice() {
-            [] => "the fleet has no workload cluster".to_owned(),
-            names => format!("its workload clusters are {}", names.join(", ")),
-        };
-        Err(CommandFailure::usage(format!("the fleet has no workload cluster {:?}", self.name), help))
-    }
-
     /// Orders the removal. If it was ordered before, this changes what happens with the objects.
     async fn order_removal(
         &self,
@@ -207,17 +215,6 @@ fn outcome(
         Err(error) if is_refused(&error) => Some(Err(CommandFailure::other(error))),
         Err(_) => None,
     }
-}
-
-/// Whether the API server refused to watch, so that trying again does not help.
-fn is_refused(error: &watcher::Error) -> bool {
-    let status = match error {
-        watcher::Error::InitialListFailed(Error::Api(status))
-        | watcher::Error::WatchStartFailed(Error::Api(status)) => status,
-        watcher::Error::WatchError(status) => status,
-        _ => return false,
-    };
-    matches!(status.code, 401 | 403)
 }
 
 /// Returns the number of objects after each change.

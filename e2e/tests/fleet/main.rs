@@ -66,6 +66,7 @@ fn scenario() {
         members::are_reported(&worker_fleet, fleet);
     });
     stage("one cluster", || workloads::one_cluster_runs_it(fleet, &east, &west));
+    stage("drain", || workloads::a_drain_moves_it(&worker_fleet, fleet, &east, &west));
     stage("by name", || workloads::an_annotation_names_the_cluster(fleet, &west, &east));
     stage("division", || workloads::replicas_are_divided(fleet, &[&west, &east]));
     stage("drift", || workloads::drift_is_corrected(&west));

@@ -1,6 +1,9 @@
 //! Workloads of a fleet.
 
-use keelway_e2e::{Kubectl, deadline, worker_fleet::AGNHOST};
+use keelway_e2e::{
+    Kubectl, deadline,
+    worker_fleet::{AGNHOST, WorkerFleet},
+};
 
 use crate::Member;
 
@@ -15,6 +18,25 @@ pub(crate) fn one_cluster_runs_it(fleet: &Kubectl, chosen: &Member, other: &Memb
     }
     let events = fleet.run(&["get", "events", "-o", "jsonpath={.items[*].reason}"]).succeeded();
     assert!(events.text().contains("SchedulePolicyMatched"), "{}", events.text());
+}
+
+/// A drain moves the application to the other cluster, and its end moves nothing back.
+pub(crate) fn a_drain_moves_it(worker_fleet: &WorkerFleet, fleet: &Kubectl, drained: &Member, other: &Member) {
+    let kubeconfig = fleet.file().to_str().unwrap();
+    for (command, outcome) in [("drain", "drained"), ("uncordon", "uncordoned")] {
+        let arguments = ["fleet", command, drained.name, "--kubeconfig", kubeconfig];
+        let finished = worker_fleet.fleet.keelway.run(&arguments, &[]).succeeded();
+        assert_eq!(finished.text().trim_end(), format!("cluster.fleet.keelway.dev/{} {outcome}", drained.name));
+        fleet.wait("jsonpath={.status.readyReplicas}=2", &["deployment/web"]);
+        for object in ["deployment/web", "service/web", "configmap/web"] {
+            assert_eq!(other.cluster.kubectl.run(&["get", object]).code(), 0, "{object}");
+            assert_ne!(drained.cluster.kubectl.run(&["get", object]).code(), 0, "{object}");
+        }
+    }
+    let cause = format!("moves from {} to {}: the cluster is being drained", drained.name, other.name);
+    deadline::until("an Event names the cause", deadline::KUBERNETES, || {
+        fleet.run(&["get", "events", "-o", "jsonpath={.items[*].message}"]).text().contains(&cause)
+    });
 }
 
 /// An annotation places an object in the cluster that it names.

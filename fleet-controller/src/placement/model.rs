@@ -1,6 +1,9 @@
 //! What the controller knows of its fleet, and which objects a change may affect.
 
 mod capacity;
+mod moves;
+#[cfg(test)]
+mod tests;
 mod usage;
 
 use std::{
@@ -9,13 +12,13 @@ use std::{
 };
 
 use keelway_fleet::{
-    CandidateCluster, FleetObject, FleetState, ObjectState, PlacementLink, PolicySet, SchedulePolicy, Work,
-    WorkloadCluster, WorkloadPlacement, WorkloadRef, names::cluster_of_namespace, placement_link,
+    CandidateCluster, ContentRole, FleetObject, FleetState, ObjectState, PlacementLink, PolicySet, SchedulePolicy,
+    Work, WorkloadCluster, WorkloadPlacement, WorkloadRef, names::cluster_of_namespace, placement_link,
 };
 use kube::{ResourceExt, api::DynamicObject, core::ApiResource, runtime::watcher::Event};
 use serde_json::Value;
 
-use self::{capacity::ReservedCapacity, usage::ClusterUsage};
+use self::{capacity::ReservedCapacity, moves::FleetMoves, usage::ClusterUsage};
 use super::{
     census::{CensusState, FleetCensus},
     kinds::PlacedKind,
@@ -49,6 +52,9 @@ pub(super) struct WrittenObjects {
 struct IndexedWork {
     link: PlacementLink,
     has_pods: bool,
+    role: ContentRole,
+    /// The namespace of the object.
+    namespace: String,
 }
 
 /// All documents of a fleet.
@@ -62,7 +68,7 @@ pub(crate) struct FleetModel {
     custom: BTreeSet<PlacedKind>,
     works_of: BTreeMap<PlacementLink, BTreeSet<WorkKey>>,
     indexed: BTreeMap<WorkKey, IndexedWork>,
-    /// The Placements without a cluster.
+    /// The Placements without a cluster, and those that cannot leave one that is being drained.
     unscheduled: BTreeSet<PlacementLink>,
     removed: BTreeSet<String>,
     /// Namespaces of clusters whose last Work is gone.
@@ -73,6 +79,7 @@ pub(crate) struct FleetModel {
     usage: ClusterUsage,
     state: FleetState,
     reserved: ReservedCapacity,
+    moves: FleetMoves,
 }
 
 impl FleetModel {
@@ -140,9 +147,10 @@ impl FleetModel {
             FleetChange::Object(kind, event) => self.observe_object(&kind, event, now),
         }
         self.pend_fitting(now);
+        self.pend_moves(now);
     }
 
-    /// Plans objects without a cluster again, if one may fit now.
+    /// Plans objects without a cluster again, and those that cannot move, if one may fit now.
     fn pend_fitting(&mut self, now: Instant) {
         let links = self.take_fitting();
         self.pend(links, PlanCause::Decision, now);
@@ -152,7 +160,7 @@ impl FleetModel {
         let (is_namespace, is_autoscaler) = (kind.kind == "Namespace", kind.kind == "HorizontalPodAutoscaler");
         let has_other_pods = self.observe_pod_kinds(kind, &event);
         if has_other_pods {
-            self.index_all();
+            self.index_all(now);
         }
         let read = |object| read(kind, object);
         let Some(listed) = self.objects.get_mut(kind) else { return };
@@ -172,9 +180,12 @@ impl FleetModel {
         self.pend(touched(changed), PlanCause::Decision, now);
     }
 
-    /// Notes whether a Placement has a cluster.
+    /// Notes whether a Placement waits for room, and whether its object is leaving clusters.
     fn index_placement(&mut self, link: &PlacementLink) {
-        if self.placements.items.get(link).is_some_and(|placement| placement.spec.clusters.is_empty()) {
+        self.note_leaving(link, None);
+        let waits =
+            |placement: &WorkloadPlacement| placement.spec.clusters.is_empty() || placement.spec.stuck().is_some();
+        if self.placements.items.get(link).is_some_and(waits) {
             self.unscheduled.insert(link.clone());
         } else {
             self.unscheduled.remove(link);
@@ -189,7 +200,7 @@ impl FleetModel {
             None => self.indexed.remove(&key),
         };
         if before != after {
-            self.count(&key, before.as_ref(), after.as_ref());
+            self.count(&key, before.as_ref(), after.as_ref(), now);
         }
         match &after {
             Some(after) => drop(self.works_of.entry(after.link.clone()).or_default().insert(key)),
@@ -198,32 +209,40 @@ impl FleetModel {
         let link = after.or(before).map(|indexed| indexed.link);
         if let Some(link) = &link {
             self.reserve(link, None);
+            self.note_leaving(link, None);
         }
         self.pend(link, PlanCause::Report, now);
     }
 
     fn indexed_work(&self, work: &Work) -> IndexedWork {
-        let has_pods = self.reserved.kinds.has_pods(&work.spec.manifest);
-        IndexedWork { link: work.spec.placement.clone(), has_pods }
+        let (kinds, manifest) = (&self.reserved.kinds, &work.spec.manifest);
+        IndexedWork {
+            link: work.spec.placement.clone(),
+            has_pods: kinds.has_pods(manifest),
+            role: ContentRole::of(manifest, kinds),
+            namespace: manifest["metadata"]["namespace"].as_str().unwrap_or_default().to_owned(),
+        }
     }
 
-    fn count(&mut self, (namespace, _): &WorkKey, before: Option<&IndexedWork>, after: Option<&IndexedWork>) {
-        let Some(cluster) = cluster_of_namespace(namespace) else { return };
+    fn count(&mut self, key: &WorkKey, before: Option<&IndexedWork>, after: Option<&IndexedWork>, now: Instant) {
+        let Some(cluster) = cluster_of_namespace(&key.0) else { return };
         if after.is_some_and(|work| work.has_pods) {
             self.usage.add(cluster);
         }
         if before.is_some_and(|work| work.has_pods) {
             self.usage.remove(cluster);
         }
+        let content = |work: &IndexedWork| (work.role, work.namespace.clone());
+        self.note_content(key, before.map(content), after.map(content), now);
     }
 
     /// Notes all Works again: other kinds have pods now.
-    fn index_all(&mut self) {
+    fn index_all(&mut self, now: Instant) {
         let all: Vec<(WorkKey, IndexedWork)> =
             self.works.items.iter().map(|(key, work)| (key.clone(), self.indexed_work(work))).collect();
         for (key, after) in all {
             let before = self.indexed.insert(key.clone(), after.clone());
-            self.count(&key, before.as_ref(), Some(&after));
+            self.count(&key, before.as_ref(), Some(&after), now);
         }
     }
 
@@ -257,6 +276,7 @@ impl FleetModel {
             namespaces: namespaces.collect(),
             pod_kinds: self.reserved.kinds.clone(),
             capacity: std::mem::take(&mut self.state.capacity),
+            activity: std::mem::take(&mut self.state.activity),
         };
         let is_changed = !state.is_same_but_capacity(&self.state);
         self.state = state;
@@ -299,6 +319,7 @@ impl FleetModel {
             self.refresh(true, now);
         }
         self.prepare_capacity();
+        self.pend_moves(now);
         std::iter::from_fn(|| self.queue.next(now)).take(most).collect()
     }
 
@@ -401,6 +422,7 @@ impl FleetModel {
             self.index(key, now);
         }
         self.pend_fitting(now);
+        self.pend_moves(now);
     }
 }
 

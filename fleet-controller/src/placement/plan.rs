@@ -1,10 +1,14 @@
 //! Decides what to write for one object. Pure.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use keelway_api::condition::ConditionValue;
 use keelway_fleet::{
     ClusterReport, DecisionRequest, ExistingWork, FleetObject, ObjectState, PlacementDecision, PlacementLink,
-    PlacementOutcome, PlacementSpec, PlacementStatus, WORK_APPLIED, WorkOrder, WorkloadPlacement, WorkloadRef, decide,
-    names::{EVENT_LOST, EVENT_MATCHED},
+    PlacementOutcome, PlacementSpec, PlacementStatus, WORK_APPLIED, Work, WorkOrder, WorkloadPlacement, WorkloadRef,
+    decide,
+    names::{EVENT_LOST, EVENT_MATCHED, EVENT_MOVING, REASON_CANNOT_MOVE, cluster_of_namespace},
     object_status, placement_status, plan_works,
 };
 use kube::{core::ApiResource, runtime::events::EventType};
@@ -28,6 +32,8 @@ pub(super) struct ObjectPlan {
     pub(super) orders: Vec<WorkOrder>,
     pub(super) object_status: Option<Value>,
     pub(super) placement_status: Option<PlacementStatus>,
+    /// The clusters that the object leaves once fewer others do.
+    pub(super) waits: BTreeSet<String>,
     /// The Placement is no longer needed.
     pub(super) remove: bool,
     pub(super) events: Vec<PlannedEvent>,
@@ -63,15 +69,20 @@ pub(super) fn plan(link: &PlacementLink, model: &FleetModel) -> ObjectPlan {
             plan.place(decide(model.state(), &request), saved);
         }
     }
-    let existing: Vec<ExistingWork> = model.works(link).filter_map(ExistingWork::read).collect();
+    let kinds = &model.state().pod_kinds;
+    let existing: Vec<ExistingWork> = model.works(link).filter_map(|work| ExistingWork::read(work, kinds)).collect();
     let current = plan.save.as_ref().or(saved.map(|saved| &saved.spec));
-    plan.orders = plan_works(&state, is_autoscaled, current, link, &existing).orders;
+    let works = plan_works(&state, is_autoscaled, current, link, &existing);
+    let moving = works.moving();
+    plan.orders = works.orders;
     plan.orders.retain(|order| match order {
         WorkOrder::Create(work) | WorkOrder::Update(work) => model.is_member(&work.cluster),
         WorkOrder::Delete { .. } => true,
     });
     match (&state, saved) {
-        (ObjectState::Present(object), Some(saved)) if plan.save.is_none() => plan.report(object, saved, link, model),
+        (ObjectState::Present(object), Some(saved)) if plan.save.is_none() => {
+            plan.report(object, saved, moving, &reported(link, saved, model));
+        }
         (ObjectState::Deleted, Some(_)) => plan.remove = existing.is_empty(),
         (_, _) => {}
     }
@@ -80,7 +91,9 @@ pub(super) fn plan(link: &PlacementLink, model: &FleetModel) -> ObjectPlan {
 
 impl ObjectPlan {
     fn place(&mut self, decision: PlacementDecision, saved: Option<&WorkloadPlacement>) {
+        self.waits = decision.waits;
         let PlacementOutcome::Place(spec) = decision.outcome else { return };
+        self.events.extend(saved.and_then(|saved| moved(&saved.spec, &spec)));
         let is_new_policy = saved.is_none_or(|saved| saved.spec.policy != spec.policy);
         if let Some(policy) = spec.policy.as_ref().filter(|_| is_new_policy) {
             let clusters: Vec<&str> = spec.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
@@ -99,27 +112,56 @@ impl ObjectPlan {
     }
 
     /// Reports what the clusters report.
-    fn report(&mut self, object: &FleetObject, saved: &WorkloadPlacement, link: &PlacementLink, model: &FleetModel) {
-        let mut works: Vec<_> = model.works(link).filter_map(|work| Some((ExistingWork::read(work)?, work))).collect();
-        works.retain(|(work, _)| saved.spec.clusters.iter().any(|cluster| cluster.name == work.cluster));
-        works.sort_by(|(a, _), (b, _)| a.cluster.cmp(&b.cluster));
-        let reports: Vec<ClusterReport<'_>> = works
-            .iter()
-            .filter_map(|(existing, work)| {
-                let status = work.status.as_ref()?;
-                let is_current = status.observed_generation == work.metadata.generation;
-                Some(ClusterReport { cluster: &existing.cluster, status, is_current })
-            })
-            .collect();
+    fn report(
+        &mut self,
+        object: &FleetObject,
+        saved: &WorkloadPlacement,
+        moving: Option<ConditionValue>,
+        reports: &[ClusterReport<'_>],
+    ) {
         let generation = saved.metadata.generation;
-        let after = placement_status(&saved.spec, generation, &reports, saved.status.as_ref(), &Time(Timestamp::now()));
+        let now = Time(Timestamp::now());
+        let after = placement_status(&saved.spec, generation, reports, moving, saved.status.as_ref(), &now);
         self.events.extend(failures(saved.status.as_ref(), &after));
         self.placement_status = (saved.status.as_ref() != Some(&after)).then_some(after);
         if !OWN_STATUS.contains(&object.reference.kind.as_str()) {
-            let merged = object_status(object, &saved.spec, &reports);
+            let merged = object_status(object, &saved.spec, reports);
             self.object_status = merged.filter(|merged| !is_same(merged, &object.manifest["status"]));
         }
     }
+}
+
+/// Returns what the clusters of a Placement report.
+fn reported<'a>(link: &PlacementLink, saved: &WorkloadPlacement, model: &'a FleetModel) -> Vec<ClusterReport<'a>> {
+    let report = |work: &'a Work| {
+        let cluster = cluster_of_namespace(work.metadata.namespace.as_deref()?)?;
+        let status = work.status.as_ref()?;
+        let is_current = status.observed_generation == work.metadata.generation;
+        Some(ClusterReport { cluster, status, is_current })
+    };
+    let mut reports: Vec<ClusterReport<'a>> = model.works(link).filter_map(report).collect();
+    reports.retain(|report| saved.spec.clusters.iter().any(|cluster| cluster.name == report.cluster));
+    reports.sort_by_key(|report| report.cluster);
+    reports
+}
+
+/// Returns an Event if an object leaves clusters, or if it has to and cannot. It names the cause.
+fn moved(before: &PlacementSpec, after: &PlacementSpec) -> Option<PlannedEvent> {
+    let why = |cluster: &str| {
+        let reason = after.reasons.iter().find(|reason| reason.cluster == cluster);
+        reason.map_or("the cluster was removed from the fleet", |reason| &reason.message)
+    };
+    if let Some(stuck) = after.stuck().filter(|stuck| before.stuck() != Some(stuck)) {
+        let note = format!("The object stays in {}: {}", stuck.cluster, stuck.message);
+        return Some(PlannedEvent { is_warning: true, reason: REASON_CANNOT_MOVE, note });
+    }
+    let runs = |placement: &PlacementSpec, name: &str| placement.clusters.iter().any(|cluster| cluster.name == name);
+    let left: Vec<&str> =
+        before.clusters.iter().map(|one| one.name.as_str()).filter(|name| !runs(after, name)).collect();
+    let new: Vec<&str> = after.clusters.iter().map(|one| one.name.as_str()).collect();
+    let first = left.first().filter(|_| !new.is_empty())?;
+    let note = format!("The object moves from {} to {}: {}", left.join(", "), new.join(", "), why(first));
+    Some(PlannedEvent { is_warning: false, reason: EVENT_MOVING, note })
 }
 
 /// Returns an Event for each cluster that reports a new failure.

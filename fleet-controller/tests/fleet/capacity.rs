@@ -1,12 +1,12 @@
 //! Objects are placed where agents report room, and wait otherwise.
 
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Event};
 use keelway_fleet::{SchedulePolicy, Work, WorkloadCluster, WorkloadPlacement, names::works_namespace};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{agents::TestAgent, wait};
 
@@ -102,6 +102,9 @@ pub(crate) async fn room_is_reserved(admin: &Client, west: &TestAgent, east: &Te
 
     report(east, 3).await;
     placed(admin, [6, 4, 10]).await;
+    report(west, 10).await;
+    placed(admin, [6, 14, 0]).await;
+    a_drain_is_paced(admin, west, east).await;
 
     policies.delete("room", &DeleteParams::default()).await.unwrap();
     for number in 0..20 {
@@ -111,6 +114,44 @@ pub(crate) async fn room_is_reserved(admin: &Client, west: &TestAgent, east: &Te
         release(agent).await;
     }
     wait::until("all Placements are gone", async || placements(admin).await.is_empty()).await;
+}
+
+/// A drain moves as many objects at a time as it allows. Nothing leaves the old cluster before the new one has applied it.
+async fn a_drain_is_paced(admin: &Client, west: &TestAgent, east: &TestAgent) {
+    west.beat().await.unwrap();
+    east.beat().await.unwrap();
+    let clusters = Api::<WorkloadCluster>::all(admin.clone());
+    let drain = async |drain: Value| {
+        let patch = json!({ "spec": { "drain": drain } });
+        clusters.patch("east", &PatchParams::default(), &Patch::Merge(&patch)).await.map(drop)
+    };
+    assert!(matches!(drain(json!({ "maxMoves": 0 })).await, Err(kube::Error::Api(status)) if status.code == 422));
+    for (most, expected) in [(2, [4, 16, 0]), (6, [0, 20, 0])] {
+        drain(json!({ "maxMoves": most })).await.unwrap();
+        placed(admin, expected).await;
+    }
+    let works = Api::<Work>::namespaced(admin.clone(), &works_namespace("east"));
+    let works = works.list(&ListParams::default()).await.unwrap().items;
+    let left =
+        works.iter().filter(|work| work.name_any().contains(".room-") && work.metadata.deletion_timestamp.is_none());
+    assert_eq!(left.count(), 6);
+    let moving = placements(admin).await.into_iter().filter(|placement| {
+        let conditions = placement.status.iter().flat_map(|status| &status.conditions);
+        conditions.into_iter().any(|condition| condition.type_ == "Moving" && condition.reason == "WaitsForApply")
+    });
+    assert!(moving.count() > 0);
+    let events = Api::<Event>::namespaced(admin.clone(), "default");
+    wait::until("an Event names the cause", async || {
+        let expected = "The object moves from east to west: the cluster is being drained (spec.drain)";
+        events
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .iter()
+            .any(|event| event.message.as_deref() == Some(expected))
+    })
+    .await;
+    drain(Value::Null).await.unwrap();
 }
 
 /// Removes the finalizers of the Works, as an agent does once the objects are deleted.

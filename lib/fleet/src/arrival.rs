@@ -26,7 +26,7 @@ pub fn uncounted_pods(work: &Work, kinds: &PodKinds, reported: Option<Timestamp>
 }
 
 /// Whether the status describes the Work as it is, and its object as the agent applied it.
-fn is_observed(work: &Work, status: &WorkStatus) -> bool {
+pub(crate) fn is_observed(work: &Work, status: &WorkStatus) -> bool {
     let object = status.object_status.as_ref();
     let generation = object.and_then(|object| object["observedGeneration"].as_i64());
     status.observed_generation == work.metadata.generation

@@ -5,8 +5,8 @@ use alloc::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::{
-    CLUSTER_READY, ClusterTaint, PercentageShare, Rejection, TaintEffect, WorkloadCluster, names::NAME_LABEL,
-    policies::ParsedPolicy,
+    CLUSTER_READY, ClusterDrain, ClusterTaint, PercentageShare, Rejection, TaintEffect, WorkloadCluster,
+    names::NAME_LABEL, policies::ParsedPolicy,
 };
 
 /// What a decision reads of a workload cluster.
@@ -18,6 +18,8 @@ pub struct CandidateCluster {
     pub labels: BTreeMap<String, String>,
     /// Whether the cluster is cordoned.
     pub is_cordoned: bool,
+    /// How the cluster is drained, if it is.
+    pub drain: Option<ClusterDrain>,
     /// Whether the cluster is being removed from the fleet.
     pub is_leaving: bool,
     /// The taints.
@@ -38,6 +40,7 @@ impl CandidateCluster {
             name,
             labels,
             is_cordoned: cluster.spec.unschedulable,
+            drain: cluster.spec.drain,
             is_leaving: cluster.metadata.deletion_timestamp.is_some(),
             taints: cluster.spec.taints.clone(),
             ready: conditions.find(|condition| condition.type_ == CLUSTER_READY).cloned(),
@@ -69,13 +72,14 @@ struct CandidateFilter {
 }
 
 /// The filters, in order. The first that rejects a cluster is its reason.
-const FILTERS: [CandidateFilter; 9] = [
+const FILTERS: [CandidateFilter; 10] = [
     CandidateFilter { spares_current: false, check: named },
     CandidateFilter { spares_current: false, check: selected },
     CandidateFilter { spares_current: false, check: ordered },
     CandidateFilter { spares_current: false, check: topology },
     CandidateFilter { spares_current: false, check: share },
     CandidateFilter { spares_current: false, check: leaving },
+    CandidateFilter { spares_current: true, check: draining },
     CandidateFilter { spares_current: true, check: cordoned },
     CandidateFilter { spares_current: true, check: tainted },
     CandidateFilter { spares_current: true, check: ready },
@@ -115,6 +119,10 @@ fn share(ask: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> 
 
 fn leaving(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
     cluster.is_leaving.then_some(Rejection::Leaving)
+}
+
+fn draining(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
+    cluster.drain.map(|_| Rejection::Draining)
 }
 
 fn cordoned(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {

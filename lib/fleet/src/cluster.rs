@@ -46,6 +46,9 @@ pub struct WorkloadClusterSpec {
     /// If true, the cluster is cordoned: nothing new is placed in it. What runs there stays.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unschedulable: bool,
+    /// If set, the cluster is drained: nothing new is placed in it, and what runs there moves to other clusters that can run it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<ClusterDrain>,
     /// Objects that do not tolerate a taint with the effect `NoSchedule` are not placed in the cluster. What runs there stays.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<ClusterTaint>,
@@ -54,6 +57,24 @@ pub struct WorkloadClusterSpec {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_false(value: &bool) -> bool {
     !*value
+}
+
+/// How a cluster is drained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterDrain {
+    /// How many objects with pods may move at a time. Objects without pods move at once.
+    #[serde(default = "ClusterDrain::default_moves")]
+    #[schemars(range(min = 1))]
+    pub max_moves: u32,
+}
+
+impl ClusterDrain {
+    /// The number of moves at a time, unless another one is set.
+    #[must_use]
+    pub fn default_moves() -> u32 {
+        4
+    }
 }
 
 /// A taint of a cluster.

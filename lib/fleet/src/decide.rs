@@ -1,18 +1,20 @@
 //! Decides in which clusters an object runs.
 //!
 //! 1. An annotation decides, or else the policy with the highest priority, or else nothing changes.
-//! 2. Filters reject clusters. A cluster that runs the object already stays even if it is cordoned, tainted or unreachable.
+//! 2. Filters reject clusters. A cluster that runs the object already stays even if it is cordoned, tainted or unreachable. One that is being drained
+//!    stays only if the object cannot move, or if it is not its turn.
 //! 3. If a policy lets one cluster be chosen, and the object does not run in any of them yet, those without room for all of it are rejected.
 //! 4. The best cluster is chosen, or all of them if the object is spread.
 //! 5. Replicas are divided.
-//! 6. If no cluster is left, an object that runs somewhere stays there.
+//! 6. An object without pods stays in a cluster for as long as something there may need it.
+//! 7. If no cluster is left, an object that runs somewhere stays there.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    CandidateCluster, CapacityLedger, DivisionPart, FieldOverride, FleetObject, ObjectDemand, PercentageShare,
-    PlacedCluster, PlacementSpec, PlacementVerdict, PodKinds, PolicySet, Rejection, RunReason, SpreadMode,
-    TopologyOverrides, UnknownPolicy,
+    CandidateCluster, CapacityLedger, ClusterActivity, DivisionPart, FieldOverride, FleetObject, MoveObstacle,
+    ObjectDemand, PercentageShare, PlacedCluster, PlacementSpec, PlacementVerdict, PodKinds, PolicySet, Rejection,
+    RunReason, SpreadMode, TopologyOverrides, UnknownPolicy,
     candidate::{ClusterAsk, deciding_step, rejection, scores},
     divide,
     keep::keep,
@@ -35,12 +37,14 @@ pub struct FleetState {
     pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
     /// What each cluster has room for, without what was decided already.
     pub capacity: CapacityLedger,
+    /// What goes on in each cluster while objects move.
+    pub activity: BTreeMap<String, ClusterActivity>,
     /// Where the objects of each kind have their pods.
     pub pod_kinds: PodKinds,
 }
 
 impl FleetState {
-    /// Whether only the capacity of clusters differs. It is no reason to decide on what is placed already.
+    /// Whether at most the capacity of clusters and what goes on in them differ. They are no reason to decide on what is placed already.
     #[must_use]
     pub fn is_same_but_capacity(&self, other: &Self) -> bool {
         self.clusters == other.clusters
@@ -73,6 +77,8 @@ pub struct PlacementDecision {
     pub ignored: Vec<String>,
     /// What was decided on each cluster.
     pub verdicts: BTreeMap<String, PlacementVerdict>,
+    /// The clusters that are being drained and that the object can leave, once fewer other objects are leaving them.
+    pub waits: BTreeSet<String>,
 }
 
 /// What to do with the Placement of an object.
@@ -134,7 +140,52 @@ pub fn decide(fleet: &FleetState, request: &DecisionRequest<'_>) -> PlacementDec
 
 fn not_selected() -> PlacementDecision {
     let outcome = PlacementOutcome::NotSelected;
-    PlacementDecision { outcome, policy: None, ignored: Vec::new(), verdicts: BTreeMap::new() }
+    PlacementDecision { outcome, policy: None, ignored: Vec::new(), verdicts: BTreeMap::new(), waits: BTreeSet::new() }
+}
+
+/// The clusters of an object, and what was decided on each cluster.
+struct Selection {
+    clusters: Vec<PlacedCluster>,
+    verdicts: BTreeMap<String, PlacementVerdict>,
+    /// The pods that had to fit.
+    demand: Option<ObjectDemand>,
+}
+
+impl Selection {
+    /// Notes that the object cannot leave clusters. `left` is what was decided when it tried to.
+    fn stuck(mut self, left: &Self, drained: &[&str], obstacle: &MoveObstacle) -> Self {
+        for (cluster, verdict) in &left.verdicts {
+            if !self.runs_in(cluster) && !verdict.runs() {
+                self.verdicts.insert(cluster.clone(), verdict.clone());
+            }
+        }
+        let stays = || PlacementVerdict::Runs(RunReason::CannotMove(obstacle.clone()));
+        self.verdicts.extend(drained.iter().map(|&cluster| (cluster.to_owned(), stays())));
+        self
+    }
+
+    fn runs_in(&self, cluster: &str) -> bool {
+        self.clusters.iter().any(|placed| placed.name == cluster)
+    }
+
+    /// Adds the clusters that the object would leave because another one is better or because they are being drained, while something there may need
+    /// it.
+    fn keep_needed(&mut self, fleet: &FleetState, object: &FleetObject, current: &CurrentClusters<'_>) {
+        if self.clusters.is_empty() {
+            return;
+        }
+        for (name, placed) in current {
+            let is_left = matches!(
+                self.verdicts.get(*name),
+                Some(PlacementVerdict::Rejected(Rejection::Draining) | PlacementVerdict::Outranked { .. })
+            );
+            if is_left && fleet.needs(name, object) {
+                self.clusters.push((*placed).clone());
+                self.verdicts.insert((*name).to_owned(), PlacementVerdict::Runs(RunReason::Needed));
+            }
+        }
+        self.clusters.sort_by(|a, b| a.name.cmp(&b.name));
+    }
 }
 
 /// Which clusters are wanted.
@@ -160,18 +211,8 @@ impl Spread<'_> {
 
 impl Choice<'_> {
     fn decide(&self, fleet: &FleetState, request: &DecisionRequest<'_>, ignored: Vec<String>) -> PlacementDecision {
-        let divided = self.replicas_to_divide(request);
         let current = current_clusters(request.current);
-        let ask = self.ask(divided.is_some());
-        let (mut candidates, mut verdicts) = self.filtered(fleet, &ask, &current);
-        let demand = self.demand_to_fit(fleet, request, &candidates, &current);
-        if let Some(demand) = &demand {
-            candidates.retain(|cluster| has_room(fleet, cluster, demand, &mut verdicts));
-        }
-        let clusters = match self.spread {
-            None => choose(&ask, &candidates, &current, &mut verdicts),
-            Some(spread) => spread.place(&candidates, request.object, &current, divided, &mut verdicts),
-        };
+        let (Selection { clusters, verdicts, demand }, waits) = self.selection(fleet, request, &current);
         let policy = self.policy.map(|policy| policy.name.clone());
         if clusters.is_empty() && request.current.is_some_and(|current| runs_somewhere(fleet, current)) {
             return match keep(fleet, request, KeepReason::NoAlternative) {
@@ -181,7 +222,67 @@ impl Choice<'_> {
         }
         let needs = demand.filter(|_| clusters.is_empty()).map(|demand| demand.readable());
         let outcome = self.outcome(request, clusters, needs, &verdicts);
-        PlacementDecision { outcome, policy, ignored, verdicts }
+        PlacementDecision { outcome, policy, ignored, verdicts, waits }
+    }
+
+    /// Returns the clusters of an object, and those that it waits to leave.
+    fn selection(
+        &self,
+        fleet: &FleetState,
+        request: &DecisionRequest<'_>,
+        current: &CurrentClusters<'_>,
+    ) -> (Selection, BTreeSet<String>) {
+        let stays = self.selected(fleet, request, current, &[]);
+        let is_drained = |name: &&str| stays.runs_in(name) && fleet.drain_of(name).is_some();
+        let drained: Vec<&str> = current.keys().copied().filter(is_drained).collect();
+        let (mut selection, waits) = if drained.is_empty() {
+            (stays, BTreeSet::new())
+        } else {
+            self.leaving(fleet, request, current, &drained, stays)
+        };
+        selection.keep_needed(fleet, request.object, current);
+        (selection, waits)
+    }
+
+    /// Returns the clusters of an object without those that are being drained, or those in which it `stays` if it cannot move, or if it is not its turn.
+    fn leaving(
+        &self,
+        fleet: &FleetState,
+        request: &DecisionRequest<'_>,
+        current: &CurrentClusters<'_>,
+        drained: &[&str],
+        stays: Selection,
+    ) -> (Selection, BTreeSet<String>) {
+        let left = self.selected(fleet, request, current, drained);
+        let no_other = left.clusters.is_empty().then_some(MoveObstacle::NoOtherCluster);
+        let no_room = || Some(MoveObstacle::NoRoomIn(fleet.overfilled(request, &left.clusters)?.name.clone()));
+        if let Some(obstacle) = MoveObstacle::of(request.object).or(no_other).or_else(no_room) {
+            return (stays.stuck(&left, drained, &obstacle), BTreeSet::new());
+        }
+        let waits = fleet.without_turn(request.object, drained);
+        if waits.is_empty() { (left, BTreeSet::new()) } else { (stays, waits.into_iter().map(str::to_owned).collect()) }
+    }
+
+    /// Returns the clusters of an object. It leaves those of `left`, which it runs in now.
+    fn selected(
+        &self,
+        fleet: &FleetState,
+        request: &DecisionRequest<'_>,
+        current: &CurrentClusters<'_>,
+        left: &[&str],
+    ) -> Selection {
+        let divided = self.replicas_to_divide(request);
+        let ask = self.ask(divided.is_some());
+        let (mut candidates, mut verdicts) = self.filtered(fleet, &ask, current, left);
+        let demand = self.demand_to_fit(fleet, request, &candidates, current);
+        if let Some(demand) = &demand {
+            candidates.retain(|cluster| has_room(fleet, cluster, demand, &mut verdicts));
+        }
+        let clusters = match self.spread {
+            None => choose(&ask, &candidates, current, &mut verdicts),
+            Some(spread) => spread.place(&candidates, request.object, current, divided, &mut verdicts),
+        };
+        Selection { clusters, verdicts, demand }
     }
 
     /// Returns the replicas to divide, if any are.
@@ -223,6 +324,7 @@ impl Choice<'_> {
         fleet: &'f FleetState,
         ask: &ClusterAsk<'_>,
         current: &CurrentClusters<'_>,
+        left: &[&str],
     ) -> (Vec<&'f CandidateCluster>, BTreeMap<String, PlacementVerdict>) {
         let unknown = self.named.iter().flatten().filter(|name| !fleet.clusters.contains_key(**name));
         let unknown = unknown.map(|name| (*name, Rejection::NotRegistered));
@@ -230,7 +332,8 @@ impl Choice<'_> {
             unknown.map(|(name, rejection)| (name.to_owned(), PlacementVerdict::Rejected(rejection))).collect();
         let mut candidates = Vec::new();
         for cluster in fleet.clusters.values() {
-            match rejection(ask, cluster, current.contains_key(cluster.name.as_str())) {
+            let name = cluster.name.as_str();
+            match rejection(ask, cluster, current.contains_key(name) && !left.contains(&name)) {
                 Some(rejection) => drop(verdicts.insert(cluster.name.clone(), PlacementVerdict::Rejected(rejection))),
                 None => candidates.push(cluster),
             }
@@ -256,12 +359,11 @@ impl Choice<'_> {
             reasons: rendered(verdicts),
         };
         // The reasons of a decision stay as long as the decision: a cluster that becomes ready or not ready would change every Placement otherwise.
-        // Of an object without a cluster, only what is free stays as it was then.
+        // Of an object without a cluster, or one that cannot leave a cluster, only what is free stays as it was then.
         let kept = request.current.filter(|current| {
-            let is_pending = placement.clusters.is_empty()
-                && current.needs == placement.needs
-                && are_same(&current.reasons, &placement.reasons);
-            current.clusters == placement.clusters && (!current.clusters.is_empty() || is_pending)
+            let is_pending = placement.clusters.is_empty() || placement.stuck().is_some() || current.stuck().is_some();
+            let is_same = current.needs == placement.needs && are_same(&current.reasons, &placement.reasons);
+            current.clusters == placement.clusters && (!is_pending || is_same)
         });
         if let Some(current) = kept {
             placement.reasons.clone_from(&current.reasons);
@@ -280,10 +382,7 @@ fn has_room(
     demand: &ObjectDemand,
     verdicts: &mut BTreeMap<String, PlacementVerdict>,
 ) -> bool {
-    let rejection = match fleet.capacity.room(&cluster.name) {
-        None => Some(Rejection::UnknownRoom),
-        Some(_) => fleet.capacity.shortage(&cluster.name, demand).map(Rejection::NoRoom),
-    };
+    let rejection = fleet.has_no_room(&cluster.name, demand);
     let has_room = rejection.is_none();
     verdicts.extend(rejection.map(|rejection| (cluster.name.clone(), PlacementVerdict::Rejected(rejection))));
     has_room

@@ -145,7 +145,11 @@ fn now(cluster: Option<&WorkloadCluster>) -> String {
     let status = cluster.status.as_ref();
     let is_ready = status.is_some_and(|status| is_true(&status.conditions, CLUSTER_READY));
     let ready = if is_ready { "ready" } else { "not ready" };
-    let cordoned = if cluster.spec.unschedulable { ", cordoned" } else { "" };
+    let cordoned = match (cluster.spec.drain, cluster.spec.unschedulable) {
+        (Some(_), _) => ", being drained",
+        (None, true) => ", cordoned",
+        (None, false) => "",
+    };
     let Some(capacity) = status.and_then(|status| status.capacity.as_ref()) else {
         return format!("{ready}{cordoned}, and what is free is not known");
     };

@@ -3,8 +3,8 @@
 use core::fmt;
 
 use crate::{
-    DecisionRequest, FleetState, PlacementDecision, PlacementOutcome, PlacementSpec, PodCount, ResourceAmounts,
-    WorkOrder, WorkPlan, WorkRemoval, decide,
+    DecisionRequest, ExistingWork, FleetState, MoveObstacle, PlacementDecision, PlacementOutcome, PlacementSpec,
+    PlacementVerdict, PodCount, Rejection, ResourceAmounts, WorkOrder, WorkPlan, WorkRemoval, decide, placement_link,
 };
 
 /// An invariant that a decision breaks.
@@ -38,6 +38,8 @@ pub fn check_decision(
     all.extend(each_cluster_once(placement));
     all.extend(clusters_are_allowed(fleet, request, placement));
     all.extend(it_fits(fleet, request, placement));
+    all.extend(drains_are_paced(fleet, request, decision));
+    all.extend(what_is_needed_stays(fleet, request, decision));
     all.extend(every_cluster_has_a_reason(fleet, decision));
     all.extend(nothing_is_lost(fleet, request, placement));
     all.extend(it_is_settled(fleet, request, placement));
@@ -73,7 +75,7 @@ fn clusters_are_allowed(
     let is_allowed = |name: &str| {
         fleet.clusters.get(name).is_some_and(|cluster| {
             let is_ready = cluster.ready.as_ref().is_some_and(|ready| ready.status == "True");
-            is_ready && !cluster.is_cordoned && !cluster.is_leaving
+            is_ready && !cluster.is_cordoned && cluster.drain.is_none() && !cluster.is_leaving
         })
     };
     let new = placement.clusters.iter().filter(|cluster| !current(&cluster.name));
@@ -106,6 +108,46 @@ fn it_fits(fleet: &FleetState, request: &DecisionRequest<'_>, placement: &Placem
         return vec![violation("it fits", format!("{} lacks {}", only.name, needed.minus(&room.total()).readable()))];
     }
     Vec::new()
+}
+
+/// The clusters that an object leaves because they are being drained.
+fn drained<'a>(request: &DecisionRequest<'a>, decision: &'a PlacementDecision) -> impl Iterator<Item = &'a str> {
+    let current = request.current.into_iter().flat_map(|placement| &placement.clusters);
+    current
+        .map(|placed| placed.name.as_str())
+        .filter(|name| decision.verdicts.get(*name) == Some(&PlacementVerdict::Rejected(Rejection::Draining)))
+}
+
+/// An object leaves a cluster that is being drained only if it has other clusters and nothing that would be lost. An object with pods leaves it only
+/// while fewer others than allowed are leaving.
+fn drains_are_paced(
+    fleet: &FleetState,
+    request: &DecisionRequest<'_>,
+    decision: &PlacementDecision,
+) -> Vec<PlacementViolation> {
+    let link = placement_link(&request.object.reference);
+    let has_pods = fleet.pod_kinds.has_pods(&request.object.manifest);
+    let is_early = |name: &str| {
+        let others = fleet
+            .activity
+            .get(name)
+            .map_or(0, |activity| activity.leaving.iter().filter(|other| **other != link).count());
+        let most = fleet.clusters.get(name).and_then(|cluster| cluster.drain).map_or(0, |drain| drain.max_moves);
+        has_pods && others >= most as usize
+    };
+    let is_bound = MoveObstacle::of(request.object).is_some();
+    let left = drained(request, decision).filter(|name| is_bound || is_early(name));
+    left.map(|name| violation("drains are paced", name)).collect()
+}
+
+/// An object without pods does not leave a cluster that is being drained while something there may need it.
+fn what_is_needed_stays(
+    fleet: &FleetState,
+    request: &DecisionRequest<'_>,
+    decision: &PlacementDecision,
+) -> Vec<PlacementViolation> {
+    let left = drained(request, decision).filter(|name| fleet.needs(name, request.object));
+    left.map(|name| violation("what is needed stays", name)).collect()
 }
 
 /// There is a verdict on every cluster, and the clusters that run the object are those with such a verdict.
@@ -160,13 +202,24 @@ fn unknown_is_kept(request: &DecisionRequest<'_>, decision: &PlacementDecision) 
     if is_lost { vec![violation("unknown is kept", "the Placement is forgotten")] } else { Vec::new() }
 }
 
-/// A Work of an object that exists is deleted only if its Placement names clusters, and not the Work's own.
+/// A Work of an object that exists is deleted only if its Placement names clusters, and not the Work's own, and each of these has applied the object. If
+/// the Work has pods that are ready, those of the others are ready, too. `existing` are the Works of the object.
 #[must_use]
-pub fn check_works(placement: Option<&PlacementSpec>, is_deleted: bool, plan: &WorkPlan) -> Vec<PlacementViolation> {
+pub fn check_works(
+    placement: Option<&PlacementSpec>,
+    is_deleted: bool,
+    existing: &[ExistingWork],
+    plan: &WorkPlan,
+) -> Vec<PlacementViolation> {
+    let of = |cluster: &str| existing.iter().find(|work| work.cluster == cluster);
     let is_ordered = |cluster: &str, why: WorkRemoval| match why {
         WorkRemoval::ObjectDeleted => is_deleted,
         WorkRemoval::Moved => placement.is_some_and(|placement| {
-            !placement.clusters.is_empty() && placement.clusters.iter().all(|placed| placed.name != cluster)
+            let is_serving = of(cluster).is_some_and(|work| work.pods.is_serving);
+            let has_taken_over = |name: &str| {
+                name != cluster && of(name).is_some_and(|work| work.is_applied && (work.pods.is_ready || !is_serving))
+            };
+            !placement.clusters.is_empty() && placement.clusters.iter().all(|placed| has_taken_over(&placed.name))
         }),
     };
     let deletions = plan.orders.iter().filter_map(|order| match order {

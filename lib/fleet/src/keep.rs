@@ -1,32 +1,45 @@
 //! An object stays where it is, although nothing selects it, or it is not known what does.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    DecisionRequest, DivisionPart, FleetState, KeepReason, PlacementDecision, PlacementOutcome, PlacementSpec,
-    PlacementVerdict, Rejection, RunReason, divide, verdict::rendered,
+    DecisionRequest, DivisionPart, FleetState, KeepReason, MoveObstacle, PlacementDecision, PlacementOutcome,
+    PlacementSpec, PlacementVerdict, Rejection, RunReason, divide, verdict::rendered,
 };
 
 /// Returns the decision to keep a Placement. If the object asks for another number of replicas, or one of its clusters was removed from the fleet, its
-/// clusters get the replicas in their proportion.
+/// clusters get the replicas in their proportion. A cluster that is being drained keeps the object, and the reason says so.
 pub(crate) fn keep(fleet: &FleetState, request: &DecisionRequest<'_>, reason: KeepReason) -> PlacementDecision {
     let changed = request.current.and_then(|current| changed(fleet, request, current));
     let Some(mut placement) = changed else {
         let outcome = PlacementOutcome::Keep(reason);
-        return PlacementDecision { outcome, policy: None, ignored: Vec::new(), verdicts: BTreeMap::new() };
+        return PlacementDecision {
+            outcome,
+            policy: None,
+            ignored: Vec::new(),
+            verdicts: BTreeMap::new(),
+            waits: BTreeSet::new(),
+        };
     };
     let verdicts = verdicts(fleet, &placement);
     placement.reasons = rendered(&verdicts);
     let policy = placement.policy.clone();
-    PlacementDecision { outcome: PlacementOutcome::Place(placement), policy, ignored: Vec::new(), verdicts }
+    PlacementDecision {
+        outcome: PlacementOutcome::Place(placement),
+        policy,
+        ignored: Vec::new(),
+        verdicts,
+        waits: BTreeSet::new(),
+    }
 }
 
 fn changed(fleet: &FleetState, request: &DecisionRequest<'_>, current: &PlacementSpec) -> Option<PlacementSpec> {
     let mut placement = PlacementSpec { object: request.object.reference.clone(), ..current.clone() };
     placement.clusters.retain(|cluster| !fleet.removed.contains(&cluster.name));
     let has_lost = placement.clusters.len() < current.clusters.len();
+    let is_drained = placement.clusters.iter().any(|cluster| fleet.drain_of(&cluster.name).is_some());
     let replicas = rescaled(request, &placement);
-    if replicas.is_none() && !has_lost {
+    if replicas.is_none() && !has_lost && is_drained == current.stuck().is_some() {
         return None;
     }
     for (cluster, replicas) in placement.clusters.iter_mut().zip(replicas.into_iter().flatten()) {
@@ -51,7 +64,11 @@ fn verdicts(fleet: &FleetState, placement: &PlacementSpec) -> BTreeMap<String, P
     let mut verdicts: BTreeMap<String, PlacementVerdict> = others.collect();
     let total = placement.clusters.iter().filter_map(|cluster| cluster.replicas).sum();
     verdicts.extend(placement.clusters.iter().map(|cluster| {
-        let reason = cluster.replicas.map_or(RunReason::Stays, |replicas| RunReason::Divided { replicas, total });
+        let reason = match (fleet.drain_of(&cluster.name), cluster.replicas) {
+            (Some(_), _) => RunReason::CannotMove(MoveObstacle::NotSelected),
+            (None, Some(replicas)) => RunReason::Divided { replicas, total },
+            (None, None) => RunReason::Stays,
+        };
         (cluster.name.clone(), PlacementVerdict::Runs(reason))
     }));
     verdicts

@@ -5,6 +5,7 @@
 
 extern crate alloc;
 
+mod activity;
 mod agent_manifests;
 mod amounts;
 mod arrival;
@@ -17,6 +18,7 @@ mod cluster_location;
 mod crds;
 mod decide;
 mod divide;
+mod drain;
 mod explain;
 mod field_path;
 mod fit;
@@ -35,6 +37,7 @@ mod pod_requests;
 mod policies;
 mod policy;
 mod quantity;
+mod readiness;
 mod role;
 mod room;
 mod selector;
@@ -46,19 +49,21 @@ mod works;
 
 pub use candidate::{CandidateCluster, ScoreStep};
 
+pub use activity::{ClusterActivity, ContentRole};
 pub use agent_manifests::{AgentRights, PLACED_RESOURCES, agent_manifests, agent_rules};
 pub use amounts::ResourceAmounts;
 pub use arrival::uncounted_pods;
 pub use capacity::{CapacityReport, NodeGroup, NodeRooms};
 pub use capacity_ledger::CapacityLedger;
 pub use cluster::{
-    CLUSTER_IDLE, CLUSTER_READY, CLUSTER_STANDBY, ClusterTaint, TaintEffect, WorkloadCluster, WorkloadClusterSpec,
-    WorkloadClusterStatus,
+    CLUSTER_IDLE, CLUSTER_READY, CLUSTER_STANDBY, ClusterDrain, ClusterTaint, TaintEffect, WorkloadCluster,
+    WorkloadClusterSpec, WorkloadClusterStatus,
 };
 pub use cluster_location::{ClusterLocation, is_label_value};
 pub use crds::{RefusedPolicy, crds, refused_policies};
 pub use decide::{DecisionRequest, FleetState, KeepReason, PlacementDecision, PlacementOutcome, decide};
 pub use divide::{DivisionPart, divide};
+pub use drain::MoveObstacle;
 pub use explain::{ClusterExplanation, PlacementExplanation};
 pub use field_path::{FieldPath, FieldPathError};
 pub use fit::RoomShortage;
@@ -68,8 +73,8 @@ pub use node_inventory::{InventoryNode, capacity_report};
 pub use nodes::{ResourceQuantities, WorkloadTaint, total};
 pub use object::{FleetObject, FleetObjectError, ObjectState};
 pub use placement::{
-    PLACEMENT_APPLIED, PLACEMENT_SCHEDULED, PlacedCluster, PlacedClusterStatus, PlacementReason, PlacementSpec,
-    PlacementStatus, WorkloadPlacement, WorkloadRef,
+    PLACEMENT_APPLIED, PLACEMENT_MOVING, PLACEMENT_SCHEDULED, PlacedCluster, PlacedClusterStatus, PlacementReason,
+    PlacementSpec, PlacementStatus, WorkloadPlacement, WorkloadRef,
 };
 pub use pod_demand::{ObjectDemand, PodCount, PodDemand};
 pub use pod_kinds::{PodKindError, PodKinds, PodSource};
@@ -80,6 +85,7 @@ pub use policy::{
     OrderedValues, OverrideValue, PercentageShare, ResourceOverride, ResourceSelectors, SchedulePolicy,
     SchedulePolicySpec, SpreadConstraints, SpreadMode, TopologyOverrides,
 };
+pub use readiness::PodReadiness;
 pub use role::{FLEET_CONTROLLER_ROLE, fleet_controller_role};
 pub use room::ClusterRoom;
 pub use status::{ClusterReport, merged_status, object_status, placement_status};

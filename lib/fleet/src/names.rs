@@ -82,6 +82,12 @@ const WORKS_NAMESPACE: &str = "fleet-";
 pub const EVENT_MATCHED: &str = "SchedulePolicyMatched";
 /// The reason of the Warning that names the policies that selected an object and lost.
 pub const EVENT_LOST: &str = "SchedulePolicyIgnored";
+/// The reason of the Event that an object moves.
+pub const EVENT_MOVING: &str = "Moving";
+/// The reason of a cluster that is being drained, and that an object cannot leave. It is the reason of a Warning, too.
+pub const REASON_CANNOT_MOVE: &str = "CannotMove";
+/// The reason of a cluster that an object does not leave before others, which may need it.
+pub const REASON_NEEDED: &str = "Needed";
 
 /// The longest name of a workload cluster. The namespace of its Works is an RFC 1123 label.
 pub const LONGEST_CLUSTER_NAME: usize = 63 - WORKS_NAMESPACE.len();

@@ -6,12 +6,15 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ConflictResolution, DriftPolicy, FieldOverride};
+use crate::{ConflictResolution, DriftPolicy, FieldOverride, names::REASON_CANNOT_MOVE};
 
 /// The condition of a Placement with a cluster for its object.
 pub const PLACEMENT_SCHEDULED: &str = "Scheduled";
 /// The condition of a Placement whose object is applied in each of its clusters.
 pub const PLACEMENT_APPLIED: &str = "Applied";
+
+/// The condition of a Placement whose object moves, or has to and cannot. Other Placements do not have it.
+pub const PLACEMENT_MOVING: &str = "Moving";
 
 /// What was decided for one object: the clusters that run it, and the reason for each cluster. The fleet controller writes it. Change the
 /// policy or the annotations of the object instead.
@@ -51,6 +54,14 @@ pub struct PlacementSpec {
     /// Why each cluster runs the object or does not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<PlacementReason>,
+}
+
+impl PlacementSpec {
+    /// Returns the reason of a cluster that is being drained, and that the object cannot leave, if there is one.
+    #[must_use]
+    pub fn stuck(&self) -> Option<&PlacementReason> {
+        self.reasons.iter().find(|reason| reason.reason == REASON_CANNOT_MOVE)
+    }
 }
 
 /// An object in the fleet.
@@ -105,7 +116,8 @@ pub struct PlacementReason {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlacementStatus {
-    /// `Scheduled`: there is a cluster for the object. `Applied`: each cluster has applied it.
+    /// `Scheduled`: there is a cluster for the object. `Applied`: each cluster has applied it. `Moving`: it leaves clusters, or it cannot leave one that
+    /// is being drained. It is absent otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,

@@ -8,12 +8,12 @@ mod job;
 use alloc::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use keelway_api::condition::{ConditionStatus, ConditionValue, is_true, set};
+use keelway_api::condition::{ConditionStatus, ConditionValue, is_true, set, set_or_remove};
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    FleetObject, PLACEMENT_APPLIED, PLACEMENT_SCHEDULED, PlacedClusterStatus, PlacementSpec, PlacementStatus,
-    WORK_APPLIED, WorkStatus, object::APPS,
+    FleetObject, PLACEMENT_APPLIED, PLACEMENT_MOVING, PLACEMENT_SCHEDULED, PlacedClusterStatus, PlacementSpec,
+    PlacementStatus, WORK_APPLIED, WorkStatus, names::REASON_CANNOT_MOVE, object::APPS,
 };
 
 /// What a cluster reports of an object.
@@ -141,12 +141,13 @@ fn merged(rule: &MergeRule, parts: &[(&str, &Json)], clusters: usize) -> Json {
     Json::Object(status)
 }
 
-/// Returns the status of a Placement: what each of its clusters reports, and whether all have applied the object.
+/// Returns the status of a Placement: what each of its clusters reports, and whether all have applied the object. `moving` is what a move waits for.
 #[must_use]
 pub fn placement_status(
     placement: &PlacementSpec,
     generation: Option<i64>,
     reports: &[ClusterReport<'_>],
+    moving: Option<ConditionValue>,
     before: Option<&PlacementStatus>,
     now: &Time,
 ) -> PlacementStatus {
@@ -169,6 +170,8 @@ pub fn placement_status(
         placement.clusters.iter().map(|cluster| cluster.name.as_str()).filter(|name| !is_applied(name)).collect();
     set(&mut status.conditions, PLACEMENT_SCHEDULED, scheduled(placement), generation, now);
     set(&mut status.conditions, PLACEMENT_APPLIED, applied(placement, &missing), generation, now);
+    let moving = moving.or_else(|| cannot_move(placement));
+    set_or_remove(&mut status.conditions, PLACEMENT_MOVING, moving, generation, now);
     status
 }
 
@@ -216,6 +219,12 @@ fn applied(placement: &PlacementSpec, missing: &[&str]) -> ConditionValue {
             format!("not applied in {}; status.clusters has the reasons", listed(missing)),
         ),
     }
+}
+
+/// Returns why the object cannot leave clusters that are being drained, if it cannot.
+fn cannot_move(placement: &PlacementSpec) -> Option<ConditionValue> {
+    let stuck = placement.stuck()?;
+    Some(value(ConditionStatus::False, REASON_CANNOT_MOVE, format!("{}: {}", stuck.cluster, stuck.message)))
 }
 
 /// The number of clusters that a message names.

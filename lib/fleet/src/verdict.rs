@@ -3,7 +3,10 @@
 use alloc::collections::BTreeMap;
 use core::fmt;
 
-use crate::{ClusterTaint, PlacementReason, RoomShortage, ScoreStep};
+use crate::{
+    ClusterTaint, MoveObstacle, PlacementReason, RoomShortage, ScoreStep,
+    names::{REASON_CANNOT_MOVE, REASON_NEEDED},
+};
 
 /// The reason whose message contains what is free, which changes all the time.
 const NO_ROOM: &str = "NoRoom";
@@ -43,6 +46,10 @@ pub enum RunReason {
     },
     /// It runs the object as every selected cluster does.
     Everywhere,
+    /// It is being drained, and the object stays.
+    CannotMove(MoveObstacle),
+    /// Other clusters run the object as well, and something in this one may need it until it has left.
+    Needed,
 }
 
 /// Why a cluster cannot run an object.
@@ -76,6 +83,8 @@ pub enum Rejection {
     },
     /// The cluster is being removed from the fleet.
     Leaving,
+    /// The cluster is being drained.
+    Draining,
     /// The cluster is cordoned.
     Cordoned,
     /// The object does not tolerate a taint of the cluster.
@@ -103,6 +112,8 @@ impl PlacementVerdict {
             Self::Runs(RunReason::Stays) => "Stays",
             Self::Runs(RunReason::Divided { .. }) => "Divided",
             Self::Runs(RunReason::Everywhere) => "Everywhere",
+            Self::Runs(RunReason::CannotMove(_)) => REASON_CANNOT_MOVE,
+            Self::Runs(RunReason::Needed) => REASON_NEEDED,
             Self::Rejected(rejection) => rejection.reason(),
             Self::Outranked { .. } => "Outranked",
         }
@@ -126,6 +137,7 @@ impl Rejection {
             Self::NoTopologyLabel { .. } => "NoTopologyLabel",
             Self::NoShare { .. } => "NoShare",
             Self::Leaving => "Leaving",
+            Self::Draining => "Draining",
             Self::Cordoned => "Cordoned",
             Self::Tainted { .. } => "Tainted",
             Self::NotReady { .. } => "NotReady",
@@ -160,6 +172,10 @@ impl fmt::Display for RunReason {
             Self::Stays => f.write_str("the object runs there already, and nothing forbids it"),
             Self::Divided { replicas, total } => write!(f, "{replicas} of {total} replicas"),
             Self::Everywhere => f.write_str("the object runs in every selected cluster"),
+            Self::CannotMove(obstacle) => obstacle.fmt(f),
+            Self::Needed => {
+                f.write_str("pods or data in the cluster may need the object, so it stays until they have left")
+            }
         }
     }
 }
@@ -183,6 +199,7 @@ impl fmt::Display for Rejection {
             }
             Self::NoShare { domain } => write!(f, "spec.spreadConstraints.percentageSplit assigns nothing to {domain}"),
             Self::Leaving => f.write_str("the cluster is being removed from the fleet"),
+            Self::Draining => f.write_str("the cluster is being drained (spec.drain)"),
             Self::Cordoned => f.write_str("the cluster is cordoned (spec.unschedulable)"),
             Self::Tainted { taint: ClusterTaint { key, value, .. } } => {
                 let value = value.as_ref().map(|value| format!("={value}")).unwrap_or_default();

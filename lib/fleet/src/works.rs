@@ -1,14 +1,17 @@
 //! From a Placement to Works.
 //!
-//! A Work is deleted only by an order with a reason: its object is deleted, or its Placement names other clusters that have applied the object. That an
-//! object, a policy or a Placement could not be read is no reason.
+//! A Work is deleted only by an order with a reason: its object is deleted, or its Placement names other clusters that have taken over. They have applied
+//! the object, and its pods are ready there, unless none are ready where it was. That an object, a policy or a Placement could not be read is no reason.
 
 use alloc::collections::BTreeMap;
 
+use keelway_api::condition::{ConditionStatus, ConditionValue, is_true};
+
 use crate::{
-    FleetObject, ManifestError, ObjectState, PlacedCluster, PlacementLink, PlacementSpec, ReplicasOwner, WORK_APPLIED,
-    Work, WorkSpec, WorkloadRef, manifest_for,
+    FleetObject, ManifestError, ObjectState, PlacedCluster, PlacementLink, PlacementSpec, PodKinds, ReplicasOwner,
+    WORK_APPLIED, Work, WorkSpec, WorkloadRef, manifest_for,
     names::{cluster_of_namespace, placement_name, placement_namespace, work_name},
+    readiness::PodReadiness,
 };
 
 /// A Work as it is to be.
@@ -33,6 +36,8 @@ pub struct ExistingWork {
     pub spec: WorkSpec,
     /// Whether the agent has applied this content.
     pub is_applied: bool,
+    /// Whether the pods of the object are ready.
+    pub pods: PodReadiness,
     /// Whether it is being deleted.
     pub is_deleting: bool,
 }
@@ -60,7 +65,7 @@ pub enum WorkOrder {
 pub enum WorkRemoval {
     /// The object is deleted.
     ObjectDeleted,
-    /// The object runs in other clusters, and each of them has applied it.
+    /// The object runs in other clusters, and each of them has taken over.
     Moved,
 }
 
@@ -92,6 +97,18 @@ pub enum WorkWait {
         /// A cluster that has not applied it.
         missing: String,
     },
+    /// A cluster keeps the object until its pods are ready in the new clusters.
+    NotReadyYet {
+        /// The cluster that keeps the object.
+        keeps: String,
+        /// A cluster in which pods are not ready.
+        missing: String,
+    },
+    /// A cluster has not deleted an object yet that moved to other clusters.
+    NotDeletedYet {
+        /// The cluster.
+        cluster: String,
+    },
 }
 
 /// What to do with the Works of one Placement.
@@ -106,16 +123,17 @@ pub struct WorkPlan {
 impl ExistingWork {
     /// Reads a Work, or returns `None` if it is not in the namespace of a cluster.
     #[must_use]
-    pub fn read(work: &Work) -> Option<Self> {
+    pub fn read(work: &Work, kinds: &PodKinds) -> Option<Self> {
         let cluster = cluster_of_namespace(work.metadata.namespace.as_deref()?)?.to_owned();
         let status = work.status.as_ref();
         let is_current = status.is_some_and(|status| status.observed_generation == work.metadata.generation);
-        let is_applied = status.is_some_and(|status| keelway_api::condition::is_true(&status.conditions, WORK_APPLIED));
+        let is_applied = status.is_some_and(|status| is_true(&status.conditions, WORK_APPLIED));
         Some(Self {
             cluster,
             name: work.metadata.name.clone()?,
             spec: work.spec.clone(),
             is_applied: is_current && is_applied,
+            pods: PodReadiness::read(work, kinds),
             is_deleting: work.metadata.deletion_timestamp.is_some(),
         })
     }
@@ -174,7 +192,7 @@ pub fn plan_works(
             let mut plan = WorkPlan::default();
             let desired = desired_works(object, placement, is_autoscaled);
             let missing = plan.write(desired, link, existing);
-            plan.remove_moved(placement, missing.as_deref(), link, existing);
+            plan.remove_moved(placement, &missing, link, existing);
             plan
         }
     }
@@ -196,22 +214,22 @@ impl WorkPlan {
         Self { orders: Vec::new(), waiting: vec![wait] }
     }
 
-    /// Creates and updates Works. Returns a cluster that has not applied its Work yet, if there is one.
+    /// Creates and updates Works. Returns what is missing until they have taken over.
     fn write(
         &mut self,
         desired: Vec<Result<DesiredWork, ManifestError>>,
         link: &PlacementLink,
         existing: &[ExistingWork],
-    ) -> Option<String> {
+    ) -> MissingWorks {
         let by_place: BTreeMap<(&str, &str), &ExistingWork> =
             existing.iter().map(|work| ((work.cluster.as_str(), work.name.as_str()), work)).collect();
-        let mut missing = None;
+        let mut missing = MissingWorks::default();
         for desired in desired {
             let desired = match desired {
                 Ok(desired) => desired,
                 Err(error) => {
                     let ManifestError::Override { cluster, .. } = &error;
-                    missing = missing.or_else(|| Some(cluster.clone()));
+                    missing.not_applied = missing.not_applied.or_else(|| Some(cluster.clone()));
                     self.waiting.push(WorkWait::Manifest(error));
                     continue;
                 }
@@ -226,10 +244,15 @@ impl WorkPlan {
                     self.wait(WorkWait::BeingDeleted { cluster: cluster.clone(), name })
                 }
                 Some(found) if found.spec != desired.spec => self.order(WorkOrder::Update(desired)),
-                Some(found) => found.is_applied,
+                Some(found) => {
+                    if !found.pods.is_ready {
+                        missing.not_ready = missing.not_ready.or_else(|| Some(cluster.clone()));
+                    }
+                    found.is_applied
+                }
             };
             if !is_applied {
-                missing = missing.or(Some(cluster));
+                missing.not_applied = missing.not_applied.or(Some(cluster));
             }
         }
         missing
@@ -247,24 +270,62 @@ impl WorkPlan {
         false
     }
 
-    /// Deletes Works in clusters that the Placement left. The gates: the Placement names clusters, and each of them has applied the object.
+    /// Deletes Works in clusters that the Placement left. The gates:
+    ///
+    /// 1. The Placement names clusters.
+    /// 2. Each of them has applied the object as it is.
+    /// 3. Its pods are ready in each of them, or none are ready where it was.
     fn remove_moved(
         &mut self,
         placement: &PlacementSpec,
-        missing: Option<&str>,
+        missing: &MissingWorks,
         link: &PlacementLink,
         existing: &[ExistingWork],
     ) {
         let stays = |work: &ExistingWork| placement.clusters.iter().any(|cluster| cluster.name == work.cluster);
-        let left = existing.iter().filter(|work| work.spec.placement == *link && !work.is_deleting && !stays(work));
-        for work in left {
+        for work in existing.iter().filter(|work| work.spec.placement == *link && !stays(work)) {
+            let keeps = work.cluster.clone();
             match missing {
+                _ if work.is_deleting => self.waiting.push(WorkWait::NotDeletedYet { cluster: keeps }),
                 _ if placement.clusters.is_empty() => (),
-                None => self.orders.push(work.delete(WorkRemoval::Moved)),
-                Some(missing) => self
-                    .waiting
-                    .push(WorkWait::NotAppliedYet { keeps: work.cluster.clone(), missing: missing.to_owned() }),
+                MissingWorks { not_applied: Some(missing), .. } => {
+                    self.waiting.push(WorkWait::NotAppliedYet { keeps, missing: missing.clone() });
+                }
+                MissingWorks { not_ready: Some(missing), .. } if work.pods.is_serving => {
+                    self.waiting.push(WorkWait::NotReadyYet { keeps, missing: missing.clone() });
+                }
+                MissingWorks { .. } => self.orders.push(work.delete(WorkRemoval::Moved)),
             }
         }
     }
+
+    /// Returns what a move of the object waits for, if it moves.
+    #[must_use]
+    pub fn moving(&self) -> Option<ConditionValue> {
+        let (reason, message) = self.waiting.iter().find_map(|wait| match wait {
+            WorkWait::NotAppliedYet { keeps, missing } => {
+                Some(("WaitsForApply", format!("the object leaves {keeps} once {missing} has applied it")))
+            }
+            WorkWait::NotReadyYet { keeps, missing } => {
+                Some(("WaitsForReady", format!("the object leaves {keeps} once its pods are ready in {missing}")))
+            }
+            WorkWait::NotDeletedYet { cluster } => {
+                Some(("Leaving", format!("the agent of {cluster} deletes the object there")))
+            }
+            WorkWait::Unknown(_)
+            | WorkWait::Manifest(_)
+            | WorkWait::NameTaken { .. }
+            | WorkWait::BeingDeleted { .. } => None,
+        })?;
+        Some(ConditionValue { status: ConditionStatus::True, reason: reason.to_owned(), message })
+    }
+}
+
+/// The first clusters that have not taken over yet.
+#[derive(Debug, Default)]
+struct MissingWorks {
+    /// One has not applied the object as it is.
+    not_applied: Option<String>,
+    /// In one, pods of the object are not ready.
+    not_ready: Option<String>,
 }

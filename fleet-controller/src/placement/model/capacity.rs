@@ -56,7 +56,7 @@ impl FleetModel {
         }
     }
 
-    /// Returns the objects without a cluster, if one may fit now.
+    /// Returns the objects without a cluster and those that cannot move, if one may fit now.
     pub(super) fn take_fitting(&mut self) -> Vec<PlacementLink> {
         if !std::mem::take(&mut self.reserved.has_grown) {
             return Vec::new();
@@ -75,12 +75,13 @@ impl FleetModel {
             let links: Vec<PlacementLink> = self.placements.items.keys().cloned().collect();
             for link in &links {
                 self.reserve(link, None);
+                self.note_leaving(link, None);
             }
         }
     }
 
     /// Reserves room for the pods of an object that the reports do not count. `plan` is what is about to be written.
-    pub(in crate::placement) fn reserve(&mut self, link: &PlacementLink, plan: Option<&ObjectPlan>) {
+    pub(super) fn reserve(&mut self, link: &PlacementLink, plan: Option<&ObjectPlan>) {
         if !self.reserved.is_prepared {
             return;
         }

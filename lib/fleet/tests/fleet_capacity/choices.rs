@@ -47,7 +47,7 @@ fn world() -> World {
 
 fn message(placement: &PlacementSpec) -> String {
     let none: [ClusterReport<'_>; 0] = [];
-    let status = placement_status(placement, None, &none, None, &Time(Timestamp::UNIX_EPOCH));
+    let status = placement_status(placement, None, &none, None, None, &Time(Timestamp::UNIX_EPOCH));
     let scheduled = status.conditions.into_iter().find(|condition| condition.type_ == "Scheduled").unwrap();
     format!("{} {}: {}", scheduled.status, scheduled.reason, scheduled.message)
 }

@@ -3,10 +3,12 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test's functions fail by panicking")]
 
 mod conformance;
+mod drains;
 mod keeping;
 mod manifests;
 mod orders;
 mod properties;
+mod readiness;
 mod simulation;
 mod simulator;
 mod statuses;

@@ -1,8 +1,8 @@
 //! From a Placement to changes of Works.
 
 use keelway_fleet::{
-    DesiredWork, ExistingWork, ObjectState, PlacementLink, WorkOrder, WorkPlan, WorkRemoval, WorkWait, desired_works,
-    invariants::check_works, placement_link, plan_works,
+    DesiredWork, ExistingWork, ObjectState, PlacementLink, PodReadiness, WorkOrder, WorkPlan, WorkRemoval, WorkWait,
+    desired_works, invariants::check_works, placement_link, plan_works,
 };
 use serde_json::{Value as Json, json};
 
@@ -21,7 +21,14 @@ fn link(web: &Json) -> PlacementLink {
 }
 
 fn existing(work: DesiredWork, is_applied: bool) -> ExistingWork {
-    ExistingWork { cluster: work.cluster, name: work.name, spec: work.spec, is_applied, is_deleting: false }
+    ExistingWork {
+        cluster: work.cluster,
+        name: work.name,
+        spec: work.spec,
+        is_applied,
+        pods: PodReadiness { is_ready: true, is_serving: true },
+        is_deleting: false,
+    }
 }
 
 fn all_existing(world: &World, web: &Json) -> Vec<ExistingWork> {
@@ -32,7 +39,7 @@ fn all_existing(world: &World, web: &Json) -> Vec<ExistingWork> {
 fn plan(world: &World, web: &Json, works: &[ExistingWork]) -> WorkPlan {
     let state = ObjectState::Present(parsed(web));
     let plan = plan_works(&state, false, world.current.as_ref(), &link(web), works);
-    assert_eq!(check_works(world.current.as_ref(), false, &plan), []);
+    assert_eq!(check_works(world.current.as_ref(), false, works, &plan), []);
     plan
 }
 
@@ -75,6 +82,52 @@ fn a_moved_object_stays_until_each_new_cluster_has_applied_it() {
     works[1].is_applied = false;
     assert_eq!(texts(&plan(&world, &web, &works)), [""; 0]);
     works[1].is_applied = true;
+    assert_eq!(texts(&plan(&world, &web, &works)), ["delete a: Moved"]);
+}
+
+/// An object of two clusters that leaves `a`, with its Works in `a` and `b`.
+fn leaving() -> (World, Json, Vec<ExistingWork>) {
+    let (mut world, web) = spread_over_two();
+    let old = all_existing(&world, &web);
+    world.set_policies([policy(
+        "one",
+        json!({ "clusterSelector": { "matchLabels": { "kubernetes.io/metadata.name": "b" } } }),
+    )]);
+    world.place(&web);
+    let mut works = all_existing(&world, &web);
+    works.push(old[0].clone());
+    (world, web, works)
+}
+
+#[test]
+fn a_moved_object_stays_until_its_pods_are_ready_elsewhere() {
+    let (world, web, mut works) = leaving();
+    works[0].pods.is_ready = false;
+    let waits = plan(&world, &web, &works);
+    assert_eq!(texts(&waits), [""; 0]);
+    assert_eq!(waits.moving().unwrap().message, "the object leaves a once its pods are ready in b");
+    works[0].pods.is_ready = true;
+    assert_eq!(texts(&plan(&world, &web, &works)), ["delete a: Moved"]);
+    works[1].is_deleting = true;
+    assert_eq!(plan(&world, &web, &works).moving().unwrap().message, "the agent of a deletes the object there");
+    works.truncate(1);
+    assert_eq!(plan(&world, &web, &works).moving(), None);
+}
+
+#[test]
+fn a_plan_that_does_not_wait_for_pods_is_a_violation() {
+    let (world, web, mut works) = leaving();
+    let hasty = plan(&world, &web, &works);
+    works[0].pods.is_ready = false;
+    assert_eq!(check_works(world.current.as_ref(), false, &works, &hasty).len(), 1);
+    works[1].pods.is_serving = false;
+    assert_eq!(check_works(world.current.as_ref(), false, &works, &hasty), []);
+}
+
+#[test]
+fn an_object_without_a_ready_pod_does_not_wait_for_one() {
+    let (world, web, mut works) = leaving();
+    (works[0].pods.is_ready, works[1].pods.is_serving) = (false, false);
     assert_eq!(texts(&plan(&world, &web, &works)), ["delete a: Moved"]);
 }
 

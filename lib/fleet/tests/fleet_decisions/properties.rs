@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use keelway_fleet::{
-    CandidateCluster, ClusterTaint, DecisionRequest, DivisionPart, FleetState, KeepReason, ObjectState,
-    PlacementOutcome, PlacementSpec, PolicySet, TaintEffect, decide, divide,
+    CandidateCluster, ClusterActivity, ClusterDrain, ClusterTaint, ContentRole, DecisionRequest, DivisionPart,
+    FleetState, KeepReason, ObjectState, PlacementLink, PlacementOutcome, PlacementSpec, PolicySet, TaintEffect,
+    decide, divide,
     invariants::{check_decision, check_works},
     placement_link, plan_works,
 };
@@ -23,6 +24,7 @@ fn a_cluster(name: &'static str) -> impl Strategy<Value = CandidateCluster> {
         }
         cluster.is_cordoned = state == 1;
         cluster.is_leaving = state == 2;
+        cluster.drain = (state == 3).then_some(ClusterDrain { max_moves: 1 });
         let effect = [TaintEffect::NoSchedule, TaintEffect::PreferNoSchedule];
         if let Some(effect) = effect.get(usize::from(state) % 4) {
             cluster.taints.push(ClusterTaint { key: "x".to_owned(), value: None, effect: *effect });
@@ -88,12 +90,27 @@ fn an_object() -> impl Strategy<Value = Json> {
     })
 }
 
+/// What goes on in clusters: pods in `default`, and another object that leaves.
+fn activity() -> impl Strategy<Value = BTreeMap<String, ClusterActivity>> {
+    let one = (any::<bool>(), any::<bool>()).prop_map(|(has_pods, leaves)| {
+        let mut activity = ClusterActivity::default();
+        if has_pods {
+            activity.add(ContentRole::Holder, "default");
+        }
+        let other = PlacementLink { namespace: "default".to_owned(), name: "deployment.apps.other".to_owned() };
+        activity.leaving.extend(leaves.then_some(other));
+        activity
+    });
+    proptest::collection::vec(one, NAMES.len())
+        .prop_map(|all| NAMES.iter().map(|&name| name.to_owned()).zip(all).collect())
+}
+
 fn a_fleet() -> impl Strategy<Value = FleetState> {
-    (clusters(), policies(), proptest::sample::subsequence(NAMES.to_vec(), 0..2)).prop_map(
-        |(clusters, policies, removed)| {
+    (clusters(), policies(), activity(), proptest::sample::subsequence(NAMES.to_vec(), 0..2)).prop_map(
+        |(clusters, policies, activity, removed)| {
             let removed = removed.into_iter().filter(|name| !clusters.contains_key(*name)).map(str::to_owned).collect();
             let capacity = ample(clusters.keys().map(String::as_str));
-            FleetState { clusters, removed, policies, capacity, ..FleetState::default() }
+            FleetState { clusters, removed, policies, capacity, activity, ..FleetState::default() }
         },
     )
 }
@@ -154,7 +171,7 @@ proptest! {
         let link = placement_link(&object.reference);
         let plan = plan_works(&ObjectState::Unreadable("timeout".to_owned()), false, Some(&placement), &link, &[]);
         prop_assert!(plan.orders.is_empty());
-        prop_assert_eq!(check_works(Some(&placement), false, &plan), []);
+        prop_assert_eq!(check_works(Some(&placement), false, &[], &plan), []);
         if object.named_cluster().is_none() && object.spread_onto().is_empty() {
             fleet.policies.add_unreadable("newer", "unknown variant");
             let request = DecisionRequest { current: Some(&placement), ..request };

@@ -6,8 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_fleet::{
-    CandidateCluster, DecisionRequest, ExistingWork, FleetState, ObjectState, PlacementOutcome, PlacementSpec,
-    PolicySet, SchedulePolicy, WorkOrder, WorkSpec, WorkWait, decide,
+    CandidateCluster, ClusterActivity, ClusterDrain, DecisionRequest, ExistingWork, FleetState, ObjectState,
+    PlacementDecision, PlacementLink, PlacementOutcome, PlacementSpec, PodReadiness, PolicySet, SchedulePolicy,
+    WorkOrder, WorkSpec, WorkWait, decide,
     invariants::{check_decision, check_works},
     placement_link, plan_works,
 };
@@ -27,6 +28,12 @@ pub(crate) enum FleetBug {
     DeletesWhatItCannotRead,
     /// An object is deleted in its old cluster before the new one has applied it.
     MovesAtOnce,
+    /// An object is deleted in its old cluster before its pods are ready in the new one.
+    LeavesBeforeReady,
+    /// The controller does not count the objects that leave a cluster.
+    ForgetsWhoLeaves,
+    /// The controller regards objects that have left a cluster as leaving it.
+    KeepsCountingWhoLeft,
     /// The rest of a division is dropped.
     LosesTheRest,
     /// The current Placement is not considered.
@@ -46,9 +53,12 @@ pub(crate) enum FleetBug {
 }
 
 impl FleetBug {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::DeletesWhatItCannotRead,
         Self::MovesAtOnce,
+        Self::LeavesBeforeReady,
+        Self::ForgetsWhoLeaves,
+        Self::KeepsCountingWhoLeft,
         Self::LosesTheRest,
         Self::ForgetsTheCurrent,
         Self::SavesLast,
@@ -82,6 +92,8 @@ struct StoredWork {
     spec: WorkSpec,
     generation: u64,
     applied: Option<u64>,
+    /// The generation of which all pods are ready, as reported.
+    ready: Option<u64>,
     is_deleting: bool,
 }
 
@@ -103,6 +115,12 @@ pub(crate) struct FleetSimulation {
     removed: BTreeSet<String>,
     /// What runs in each cluster, by the name of its Work.
     running: BTreeMap<(String, String), Json>,
+    /// Where pods are ready.
+    serving: BTreeSet<(String, String)>,
+    /// The objects that exist, and of which the controller has seen ready pods.
+    served: BTreeSet<&'static str>,
+    /// The objects that have left a drained cluster, as a controller with a bug counts them.
+    counted: BTreeSet<(String, String)>,
     /// The objects that exist and were applied.
     present: BTreeSet<&'static str>,
     /// The clusters that a saved Placement of each object has named.
@@ -130,6 +148,9 @@ impl FleetSimulation {
             lost: BTreeSet::new(),
             removed: BTreeSet::new(),
             running: BTreeMap::new(),
+            serving: BTreeSet::new(),
+            served: BTreeSet::new(),
+            counted: BTreeSet::new(),
             present: BTreeSet::new(),
             named: BTreeSet::new(),
             regarded: BTreeSet::new(),
@@ -229,13 +250,14 @@ impl FleetSimulation {
 
     fn fault(&mut self) {
         let name = self.pick(&CLUSTERS).to_owned();
-        let kind = self.next(6);
+        let kind = self.next(8);
         self.log.push(format!("fault: {name} {kind}"));
         self.removed.remove(&name);
         let cluster = self.clusters.entry(name.clone()).or_insert_with(|| labelled(&name, json!({})));
         match kind {
             0 => cluster.is_cordoned = !cluster.is_cordoned,
             1 => cluster.is_leaving = !cluster.is_leaving,
+            2..=3 => cluster.drain = cluster.drain.is_none().then_some(ClusterDrain { max_moves: 1 }),
             _ if !self.lost.remove(&name) => {
                 report(cluster, "Unknown");
                 self.lost.insert(name);
@@ -257,7 +279,7 @@ impl FleetSimulation {
             self.controller(object, ControllerPass::WITHOUT_FAULTS)?;
         }
         for cluster in CLUSTERS {
-            for _ in 0..=OBJECTS.len() {
+            for _ in 0..=2 * OBJECTS.len() {
                 self.agent(cluster, true);
             }
         }
@@ -291,7 +313,7 @@ impl FleetSimulation {
         }
         let mut steps = pass.steps;
         let state = self.state(name, pass.is_readable);
-        let link = placement_link(&parsed(&deployment(name, 0, json!({}), json!({}))).reference);
+        let link = link_of(name);
         let mut decided = None;
         if let ObjectState::Present(object) = &state {
             decided = self.decided(name, object)?;
@@ -310,13 +332,16 @@ impl FleetSimulation {
         let placement = late.as_ref().or(self.placements.get(name));
         let mut plan = plan_works(&state, false, placement, &link, &own);
         let is_deleted = !self.objects.contains_key(name);
-        if let Some(violation) = check_works(placement, is_deleted, &plan).first() {
+        if let Some(violation) = check_works(placement, is_deleted, &own, &plan).first() {
             return Err(violation.to_string());
         }
-        if self.bug == Some(FleetBug::MovesAtOnce) {
-            let kept = plan.waiting.iter().filter_map(|wait| {
-                let WorkWait::NotAppliedYet { keeps, .. } = wait else { return None };
-                own.iter().find(|work| work.cluster == *keeps)
+        if matches!(self.bug, Some(FleetBug::MovesAtOnce | FleetBug::LeavesBeforeReady)) {
+            let kept = plan.waiting.iter().filter_map(|wait| match (wait, self.bug) {
+                (WorkWait::NotAppliedYet { keeps, .. }, Some(FleetBug::MovesAtOnce))
+                | (WorkWait::NotReadyYet { keeps, .. }, Some(FleetBug::LeavesBeforeReady)) => {
+                    own.iter().find(|work| work.cluster == *keeps)
+                }
+                (_, _) => None,
             });
             plan.orders.extend(kept.map(|work| WorkOrder::Delete {
                 cluster: work.cluster.clone(),
@@ -348,6 +373,9 @@ impl FleetSimulation {
 
     fn save(&mut self, name: &'static str, placement: PlacementSpec) {
         self.writes += 1;
+        let left = self.placements.get(name).into_iter().flat_map(|before| &before.clusters);
+        let left = left.filter(|cluster| !placement.clusters.iter().any(|placed| placed.name == cluster.name));
+        self.counted.extend(left.map(|cluster| (cluster.name.clone(), name.to_owned())));
         self.named.extend(placement.clusters.iter().map(|cluster| (name, cluster.name.clone())));
         self.placements.insert(name, placement);
     }
@@ -361,24 +389,42 @@ impl FleetSimulation {
         }
     }
 
-    /// Returns the Placement to save, if it changes.
-    fn decided(&self, name: &str, object: &keelway_fleet::FleetObject) -> Result<Option<PlacementSpec>, String> {
-        let fleet = FleetState {
+    fn fleet(&self) -> FleetState {
+        FleetState {
             clusters: self.clusters.clone(),
             policies: PolicySet::read(self.policies.clone()),
             removed: self.removed.clone(),
             capacity: ample(CLUSTERS),
+            activity: self.activity(),
             ..FleetState::default()
-        };
-        let mut seen = fleet.clone();
+        }
+    }
+
+    /// Returns what the controller decides, with its bug.
+    fn decision(&self, request: &DecisionRequest<'_>) -> PlacementDecision {
+        let mut seen = self.fleet();
+        if self.bug == Some(FleetBug::ForgetsWhoLeaves) {
+            seen.activity.clear();
+        }
+        if self.bug == Some(FleetBug::KeepsCountingWhoLeft) {
+            for (cluster, name) in &self.counted {
+                seen.activity.entry(cluster.clone()).or_default().leaving.insert(link_of(name));
+            }
+        }
         if self.bug == Some(FleetBug::TreatsTheLostAsRemoved) {
             seen.clusters.retain(|name, _| !self.lost.contains(name));
             seen.removed.extend(self.lost.iter().cloned());
         }
+        let forgets = self.bug == Some(FleetBug::ForgetsTheCurrent);
+        decide(&seen, &DecisionRequest { current: request.current.filter(|_| !forgets), ..*request })
+    }
+
+    /// Returns the Placement to save, if it changes.
+    fn decided(&self, name: &str, object: &keelway_fleet::FleetObject) -> Result<Option<PlacementSpec>, String> {
+        let fleet = self.fleet();
         let current = self.placements.get(name);
         let request = DecisionRequest { object, is_autoscaled: false, current };
-        let forgets = self.bug == Some(FleetBug::ForgetsTheCurrent);
-        let decision = decide(&seen, &DecisionRequest { current: current.filter(|_| !forgets), ..request });
+        let decision = self.decision(&request);
         let PlacementOutcome::Place(mut placement) = decision.outcome.clone() else { return Ok(None) };
         if self.bug == Some(FleetBug::LosesTheRest) {
             let total = object.replicas().unwrap_or(0);
@@ -407,7 +453,8 @@ impl FleetSimulation {
         };
         match order {
             WorkOrder::Create(work) => {
-                let stored = StoredWork { spec: work.spec, generation: 1, applied: None, is_deleting: false };
+                let stored =
+                    StoredWork { spec: work.spec, generation: 1, applied: None, ready: None, is_deleting: false };
                 self.works.entry((work.cluster, work.name)).or_insert(stored);
             }
             WorkOrder::Update(work) => {
@@ -446,16 +493,25 @@ impl FleetSimulation {
         }
         let own = self.works.iter().filter(|((of, _), _)| of == cluster);
         let own = own.filter(|(place, work)| !self.regarded.contains(&((*place).clone(), work.generation)));
-        let due = own.filter(|(_, work)| work.is_deleting || work.applied != Some(work.generation));
+        let due = own.filter(|(_, work)| work.is_deleting || work.ready != Some(work.generation));
         let Some((place, work)) = due.map(|(place, work)| (place.clone(), work.clone())).next() else { return };
         if !is_reported && self.bug == Some(FleetBug::ForgetsLostReports) {
             self.regarded.insert((place.clone(), work.generation));
         }
         if work.is_deleting {
             self.running.remove(&place);
+            self.serving.remove(&place);
             if is_reported {
                 self.writes += 1;
                 self.works.remove(&place);
+            }
+            return;
+        }
+        if work.applied == Some(work.generation) {
+            self.serving.insert(place.clone());
+            if is_reported {
+                self.writes += 1;
+                self.works.entry(place).and_modify(|stored| stored.ready = Some(work.generation));
             }
             return;
         }
@@ -495,8 +551,41 @@ impl FleetSimulation {
             if self.present.contains(name) && self.places(name).is_empty() {
                 return Err(format!("{name} runs nowhere"));
             }
+            self.check_service(name)?;
         }
         Ok(())
+    }
+
+    /// An object of which the controller has seen ready pods has ready pods somewhere, as long as it exists.
+    fn check_service(&mut self, name: &'static str) -> Result<(), String> {
+        let is_own = |work: &StoredWork| work.spec.manifest["metadata"]["name"] == name;
+        let is_seen = |key: &(String, String)| self.seen.get(key).is_some_and(|seen| seen.ready.is_some());
+        let mut own = self.works.iter().filter(|(_, work)| is_own(work));
+        if !self.objects.contains_key(name) {
+            self.served.remove(name);
+        } else if own.any(|(key, work)| work.ready.is_some() && !work.is_deleting && is_seen(key)) {
+            self.served.insert(name);
+        }
+        let serves = self.places(name).iter().any(|(cluster, _)| {
+            self.serving.iter().any(|(of, work)| of == cluster && work.ends_with(&format!(".{name}")))
+        });
+        if self.served.contains(name) && !serves {
+            return Err(format!("no pod of {name} is ready"));
+        }
+        Ok(())
+    }
+
+    /// What the controller knows of the objects that leave clusters.
+    fn activity(&self) -> BTreeMap<String, ClusterActivity> {
+        let mut all = BTreeMap::<String, ClusterActivity>::new();
+        for ((cluster, _), work) in &self.seen {
+            let name = work.spec.manifest["metadata"]["name"].as_str().unwrap_or_default();
+            let placement = self.placements.get(name);
+            if placement.is_some_and(|placement| placement.clusters.iter().all(|placed| placed.name != *cluster)) {
+                all.entry(cluster.clone()).or_default().leaving.insert(work.spec.placement.clone());
+            }
+        }
+        all
     }
 
     /// Objects run where their Placements say, and what is deleted runs nowhere.
@@ -522,6 +611,12 @@ impl FleetSimulation {
             }
             let replicas: Vec<u64> =
                 places.iter().filter_map(|(_, manifest)| manifest["spec"]["replicas"].as_u64()).collect();
+            let request =
+                DecisionRequest { object: &parsed(object), is_autoscaled: false, current: self.placements.get(name) };
+            let waits = self.decision(&request).waits;
+            if !waits.is_empty() {
+                return Err(format!("{name} waits forever to leave {waits:?}"));
+            }
             let is_divided = decided.len() > 1;
             let sum: u64 = replicas.iter().sum();
             if is_divided && Some(sum) != object["spec"]["replicas"].as_u64() {
@@ -530,6 +625,10 @@ impl FleetSimulation {
         }
         Ok(())
     }
+}
+
+fn link_of(name: &str) -> PlacementLink {
+    placement_link(&parsed(&deployment(name, 0, json!({}), json!({}))).reference)
 }
 
 fn report(cluster: &mut CandidateCluster, status: &str) {
@@ -543,6 +642,7 @@ impl StoredWork {
             name: name.to_owned(),
             spec: self.spec.clone(),
             is_applied: self.applied == Some(self.generation),
+            pods: PodReadiness { is_ready: self.ready == Some(self.generation), is_serving: self.ready.is_some() },
             is_deleting: self.is_deleting,
         }
     }

@@ -179,7 +179,7 @@ fn the_status_of_a_placement_names_what_is_missing() {
     let placement = world.place(&web);
     let work = reported(&json!({ "replicas": 2, "readyReplicas": 2 }));
     let report = ClusterReport { cluster: "a", status: &work, is_current: true };
-    let status = placement_status(&placement, Some(3), &[report], None, &now);
+    let status = placement_status(&placement, Some(3), &[report], None, None, &now);
     assert_eq!((status.clusters[0].replicas, status.clusters[0].ready_replicas), (Some(2), Some(2)));
     assert_eq!((status.clusters[1].replicas, status.clusters[1].ready_replicas), (None, None));
     let condition = |kind: &str| status.conditions.iter().find(|condition| condition.type_ == kind).unwrap();
@@ -194,6 +194,6 @@ fn the_status_of_a_placement_names_what_is_missing() {
     let merged = object_status(&parsed(&web), &placement, &[report]).unwrap();
     assert_eq!((&merged["observedGeneration"], &merged["conditions"][0]["status"]), (&json!(0), &json!("Unknown")));
     let nowhere = keelway_fleet::PlacementSpec { clusters: vec![], reasons: vec![], ..placement.clone() };
-    let status = placement_status(&nowhere, Some(4), &[], Some(&status), &now);
+    let status = placement_status(&nowhere, Some(4), &[], None, Some(&status), &now);
     assert!(status.conditions.iter().all(|condition| condition.status == "False" && condition.reason == "NoCluster"));
 }
