@@ -7,7 +7,13 @@ use std::{
 };
 
 use clap::Args;
-use keelway_api::{Cluster, Documents, Time, jiff::Timestamp};
+use futures::{StreamExt, stream};
+use keelway_api::{
+    Cluster, Documents, Time,
+    jiff::Timestamp,
+    name::{ClusterId, ClusterRef},
+    snapshots::SnapshotSinkSpec,
+};
 use keelway_backup::{BackupHeader, BackupRecipient, ClusterSnapshots, ListedSnapshot, recipients_of_file, seal};
 use keelway_base::{durable_file, error_chain::chain_text};
 use keelway_reconciler::snapshot_repository;
@@ -20,6 +26,9 @@ use crate::{
     exit::{Code, CommandFailure},
     input::Input,
 };
+
+/// How many sinks are listed at the same time.
+const SINKS_AT_ONCE: usize = 8;
 
 /// How the documents of a management cluster are backed up.
 const KUBECTL: &str = "read its documents with kubectl, which also works while a manager runs: kubectl get \
@@ -94,23 +103,29 @@ fn recipients(arguments: &BackupArguments) -> Result<Vec<BackupRecipient>, Comma
 
 /// Lists the snapshots of all clusters that have a sink.
 async fn snapshots(documents: &Documents) -> Vec<ClusterSnapshots> {
-    let mut found = Vec::new();
-    for cluster in documents.clusters.values() {
-        let Some(sink) = cluster.spec.etcd.snapshots.as_ref().map(|spec| spec.sink.clone()) else { continue };
-        let Some(id) = cluster.id() else { continue };
-        let listed = match snapshot_repository(documents, cluster) {
-            Ok(repository) => repository.list().await.map_err(|error| chain_text(&error)),
-            Err(error) => Err(chain_text(&error)),
-        };
-        let name = cluster.reference();
-        let (snapshots, problem) = match listed {
-            Ok(stored) => (listed_snapshots(stored), None),
-            Err(problem) => (recorded_snapshot(cluster), Some(problem)),
-        };
-        let (namespace, name) = (name.namespace, name.name);
-        found.push(ClusterSnapshots { namespace, name, id: id.to_string(), sink, snapshots, problem });
-    }
-    found
+    let of_clusters = documents.clusters.values().filter_map(|cluster| {
+        let sink = cluster.spec.etcd.snapshots.as_ref()?.sink.clone();
+        Some(snapshots_of(documents, cluster, cluster.id()?, sink))
+    });
+    stream::iter(of_clusters).buffered(SINKS_AT_ONCE).collect().await
+}
+
+async fn snapshots_of(
+    documents: &Documents,
+    cluster: &Cluster,
+    id: &ClusterId,
+    sink: SnapshotSinkSpec,
+) -> ClusterSnapshots {
+    let listed = match snapshot_repository(documents, cluster) {
+        Ok(repository) => repository.list().await.map_err(|error| chain_text(&error)),
+        Err(error) => Err(chain_text(&error)),
+    };
+    let (snapshots, problem) = match listed {
+        Ok(stored) => (listed_snapshots(stored), None),
+        Err(problem) => (recorded_snapshot(cluster), Some(problem)),
+    };
+    let ClusterRef { namespace, name } = cluster.reference();
+    ClusterSnapshots { namespace, name, id: id.to_string(), sink, snapshots, problem }
 }
 
 fn listed_snapshots(stored: StoredSnapshots) -> Vec<ListedSnapshot> {

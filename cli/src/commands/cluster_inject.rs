@@ -2,7 +2,7 @@
 
 use clap::Args;
 use keelway_api::{
-    Cluster, Documents, Newer, ObjectMeta, Time,
+    Cluster, Documents, Newer, ObjectMeta, Secret, Time,
     cluster::{
         AddonsSpec, ApiServerSpec, CertificatesSpec, ClusterSpec, ControlPlaneSpec, EndpointSpec, EtcdSpec, ImagesSpec,
         IngressSpec, LocalSecretReference, NetworkSpec, VpnSpec,
@@ -111,18 +111,26 @@ fn clone(
     source.set(cluster, snapshot, has_version);
     let (name, keys) = source.keys(cluster)?;
     let mut documents = inject(input, cluster)?;
+    add_keys(&mut documents, name, keys)?;
+    Ok(documents)
+}
+
+/// Adds the Secret that the new cluster names. A cluster that was deleted may have left one with the same name.
+fn add_keys(documents: &mut Documents, name: SecretName, keys: Secret) -> Result<(), CommandFailure> {
     match documents.user_secrets.get(&name) {
-        None => documents.add_user_secret(name, keys),
-        Some(found) if found.data == keys.data => {}
+        None => {
+            documents.add_user_secret(name, keys);
+            Ok(())
+        }
+        Some(found) if found.data == keys.data => Ok(()),
         Some(_) => {
             let SecretName { namespace, name } = name;
-            return Err(CommandFailure::usage(
+            Err(CommandFailure::usage(
                 format!("the Secret {namespace}/{name} has the keys of another snapshot"),
                 "remove it if it is of a cluster that was deleted, or choose another --name",
-            ));
+            ))
         }
     }
-    Ok(documents)
 }
 
 /// Adds a Cluster to the documents of the input.
@@ -194,4 +202,25 @@ pub(super) fn named(name: ClusterName, spec: ClusterSpec) -> Cluster {
         ..ObjectMeta::default()
     };
     cluster
+}
+
+#[cfg(test)]
+mod tests {
+    use keelway_api::ByteString;
+
+    use super::*;
+
+    #[test]
+    fn keys_of_another_snapshot_are_not_replaced() {
+        let name = SecretName { namespace: "default".to_owned(), name: "c2-source-keys".to_owned() };
+        let keys = |value: &str| Secret {
+            data: Some([("snapshot.agekey".to_owned(), ByteString(value.as_bytes().to_vec()))].into()),
+            ..Secret::default()
+        };
+        let mut documents = Documents::default();
+        assert!(add_keys(&mut documents, name.clone(), keys("one")).is_ok());
+        assert!(add_keys(&mut documents, name.clone(), keys("one")).is_ok());
+        assert!(add_keys(&mut documents, name.clone(), keys("two")).is_err());
+        assert_eq!(documents.user_secrets[&name].data, keys("one").data);
+    }
 }

@@ -78,7 +78,7 @@ fn same_endpoint(one: &str, other: &str) -> bool {
         let (scheme, rest) = url.trim_end_matches('/').split_once("://").unwrap_or(("", url));
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let host = host.to_ascii_lowercase();
-        (scheme.to_ascii_lowercase(), host.trim_end_matches(":443").to_owned(), path.to_owned())
+        (scheme.to_ascii_lowercase(), host.strip_suffix(":443").unwrap_or(&host).to_owned(), path.to_owned())
     };
     usual(one) == usual(other)
 }

@@ -13,8 +13,10 @@ use super::{
 /// stopped waiting, is awaited; what one that was interrupted left behind is removed. A copy that exists is replaced only if it is empty.
 pub(super) fn directory(parent: &Folder, name: &str, copy: &str) -> io::Result<()> {
     parent.lock()?;
-    if parent.child(copy).is_ok_and(|found| found.has_other_than(&[]).unwrap_or(true)) {
-        return Err(io::ErrorKind::AlreadyExists.into());
+    match parent.child(copy) {
+        Ok(found) if found.has_other_than(&[])? => return Err(io::ErrorKind::AlreadyExists.into()),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(_) | Err(_) => {}
     }
     let unfinished = format!("{UNFINISHED}{copy}");
     remove::tree(parent, &unfinished)?;

@@ -453,7 +453,9 @@ fn a_second_copy_waits_for_the_first() {
     first.lock().unwrap();
     std::thread::scope(|scope| {
         let second = scope.spawn(|| machine.files().copy_data(&path("data"), &path("data.copy-1")));
-        while !fs::read_to_string("/proc/locks").unwrap().lines().any(|lock| lock.contains("-> FLOCK")) {
+        let inode = format!(":{} ", first.metadata().unwrap().ino());
+        let waits = |lock: &str| lock.contains("-> FLOCK") && lock.contains(&inode);
+        while !fs::read_to_string("/proc/locks").unwrap().lines().any(waits) {
             assert!(!second.is_finished());
             std::thread::yield_now();
         }
