@@ -30,6 +30,10 @@ const CONNECTIONS_OF_A_SOURCE: u32 = 8192;
 /// The most new connections from one source within ten seconds. After an outage, all workers behind a NAT connect again at once.
 const NEW_CONNECTIONS_OF_A_SOURCE: u32 = 20_000;
 
+/// How long a connection may be silent after one end has closed it. A connection that its client closed just before the API server's machine was
+/// lost survives `on-marked-down shutdown-sessions` (seen in haproxy 2.6), and the removal of the server would wait for it for up to 24 hours.
+const HALF_CLOSED_SECONDS: u64 = 10;
+
 /// The largest segment of TCP in both directions. It passes every network over which IPv6 works (1280 bytes, of which headers use 60), also if that network
 /// drops the messages by which routers report a smaller MTU.
 const SEGMENT: u32 = 1220;
@@ -109,6 +113,8 @@ defaults
     clitcpka-cnt 3
     timeout client 1h
     timeout tunnel 24h
+    timeout client-fin {HALF_CLOSED_SECONDS}s
+    timeout server-fin {HALF_CLOSED_SECONDS}s
 
 frontend api
 {binds}    stick-table type ipv6 size 64k expire 30s store conn_cur,conn_rate(10s)
@@ -140,6 +146,8 @@ defaults {BACKEND}
     timeout connect 2s
     timeout server 1h
     timeout tunnel 24h
+    timeout client-fin {HALF_CLOSED_SECONDS}s
+    timeout server-fin {HALF_CLOSED_SECONDS}s
     timeout check 2s
     option httpchk
     http-check send meth GET uri /readyz ver HTTP/1.1 hdr Host {API_SERVER_NAME}
