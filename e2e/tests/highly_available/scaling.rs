@@ -7,13 +7,13 @@ use keelway_e2e::{TestMachine, load::Load};
 
 use crate::{plane::Plane, store::Store};
 
-/// etcd is scaled down to one member and up again: learners are promoted, the leader moves, and API servers follow.
+/// etcd is scaled down to one member, up to five, and back to three: learners are promoted, the leader moves, and API servers follow.
 pub(crate) fn members_change(plane: &mut Plane<'_>) {
     let plan = plane.plan(&plane.changed(|spec| spec.etcd.replicas = 1));
     assert!(plan.contains("remove the etcd member c1/etcd-2"), "{plan}");
     let backup = plane.text.clone();
     let load = Load::start(&plane.kubectl);
-    for replicas in [1, 3] {
+    for replicas in [1, 3, 5, 3] {
         plane.reconcile(|spec| spec.etcd.replicas = replicas);
         assert_eq!(plane.of_role(Role::Etcd).len(), replicas as usize);
         let store = plane.cluster().status.as_ref().unwrap().etcd.as_ref().unwrap();

@@ -13,8 +13,13 @@ mod lost_store;
 use std::{fs, time::Instant};
 
 use keelway_api::{Documents, hypervisor::LOST_ANNOTATION, role::Role};
-use keelway_e2e::{Keelway, Kubectl, ReachMode, TestFleet, deadline, host::on_own_host, load::Load};
+use keelway_e2e::{
+    Keelway, Kubectl, ReachMode, TestFleet, deadline, host::on_own_host, load::Load, transcript::shell_commands,
+};
 use lost_store::LostStore;
+
+const PAGE: &str = "docs/operations.md";
+const SECTION: &str = ".. etcd lost its quorum";
 
 #[test]
 #[ignore = "long: a rebuild of a whole cluster, for minutes"]
@@ -43,8 +48,8 @@ fn scenario() {
     drop(load.end());
     assert!(written > 10, "{written}");
 
-    let lost = reports_the_loss(keelway, &text, &store);
-    let recovered = recovers(keelway, &lost, &store);
+    reports_the_loss(keelway, &text, &store);
+    let recovered = recovers(keelway, &text, &store);
     let found = number(&kubectl);
     println!("{written} writes were acknowledged, and the last of them that is there is {found}");
     // A write that was sent and not acknowledged may be there, too.
@@ -74,25 +79,17 @@ fn number(kubectl: &Kubectl) -> u64 {
     read().unwrap()
 }
 
-/// `status` says which members respond and what to do, and nothing is done without a person. Returns the documents.
-fn reports_the_loss(keelway: &Keelway, text: &[u8], store: &LostStore) -> Vec<u8> {
+/// `status` says which members respond, and nothing is done without a person.
+fn reports_the_loss(keelway: &Keelway, text: &[u8], store: &LostStore) {
     let refused = keelway.run(&["cluster", "recover-quorum", "--name", "c1", "--lost", &store.lost.join(",")], text);
     assert_eq!((refused.code(), refused.stdout.as_slice()), (2, text), "no pass has recorded the loss");
     let expected = format!("1 of 3 responds ({};", store.survivor);
     deadline::until("the survivor knows no leader", deadline::KUBERNETES, || {
         keelway.run(&["status"], text).text().contains(&expected)
     });
-    // The first pass records that components are not ready. The next one therefore asks the store.
-    let first = keelway.run(&["reconcile", "--once"], text);
-    let pass = keelway.run(&["reconcile", "--once"], &first.stdout);
-    let command = format!("keelway cluster recover-quorum --name c1 --lost {}", store.lost.join(","));
-    assert!(pass.stderr.contains(&command), "{}", pass.stderr);
-    let documents = Documents::read(&pass.stdout).unwrap();
-    assert!(lost_store::status(&documents).quorum_lost_since.is_some());
-    pass.stdout
 }
 
-/// The commands of docs/operations.md, ".. etcd lost its quorum".
+/// Runs the commands of the documentation for installations without a manager. Returns the documents.
 fn recovers(keelway: &Keelway, text: &[u8], store: &LostStore) -> Vec<u8> {
     let mut documents = Documents::read(text).unwrap();
     for (name, machine) in documents.hypervisors.iter_mut() {
@@ -101,30 +98,31 @@ fn recovers(keelway: &Keelway, text: &[u8], store: &LostStore) -> Vec<u8> {
             annotations.insert(LOST_ANNOTATION.to_owned(), "true".to_owned());
         }
     }
-    let machines: Vec<&str> = store.lost_machines.iter().map(String::as_str).collect();
-    let drain = [&["hypervisor", "drain"][..], &machines].concat();
-    let drained = keelway.run(&drain, documents.write().as_bytes()).succeeded().stdout;
+    fs::write(keelway.directory().join("c1.yaml"), documents.write()).unwrap();
+    let read = |name: &str| Documents::read(&fs::read(keelway.directory().join(name)).unwrap()).unwrap();
     let lost = store.lost.join(",");
-    let request = ["cluster", "recover-quorum", "--name", "c1", "--lost", &lost];
-    let requested = keelway.run(&request, &drained).succeeded().stdout;
-    let plan = keelway.run(&["plan"], &requested).succeeded();
+    let mut all = shell_commands(PAGE, SECTION).into_iter().filter(|command| command.starts_with("keelway "));
+    let mut run = |begins: &str, code: u8| {
+        let command = all.next().unwrap();
+        assert!(command.starts_with(begins), "{command}");
+        let command = command.replace("hv-2 hv-3", &store.lost_machines.join(" ")).replace("etcd-1,etcd-2", &lost);
+        println!("$ {command}");
+        let ran = keelway.shell(&command);
+        assert_eq!(ran.code(), i32::from(code), "{}", ran.stderr);
+        ran
+    };
+    let recorded = run("keelway reconcile", 3);
+    let command = format!("keelway cluster recover-quorum --name c1 --lost {lost}");
+    assert!(recorded.stderr.contains(&command), "{}", recorded.stderr);
+    assert!(lost_store::status(&read("lost.yaml")).quorum_lost_since.is_some());
+    let _ = run("keelway hypervisor drain", 0);
+    let _ = run("keelway cluster recover-quorum", 0);
+    let plan = run("keelway plan", 0);
     assert!(plan.text().contains(&format!("rebuild etcd from the data of c1/{}", store.survivor)), "{}", plan.text());
-    let (started, mut text) = (Instant::now(), requested);
-    // A pass waits for the machines that are away.
-    while !has_three_voters(&text) || keelway.run(&["plan", "--exit-code"], &text).code() != 0 {
-        let passed = keelway.run(&["reconcile", "--timeout", "5s"], &text);
-        assert!(started.elapsed() < deadline::SETTLE, "{}\n{}", passed.stderr, String::from_utf8_lossy(&passed.stdout));
-        text = passed.stdout;
-    }
+    let started = Instant::now();
+    let _ = run("keelway reconcile", 0);
     println!("{:>7} ms  until the cluster was whole again", started.elapsed().as_millis());
-    text
-}
-
-fn has_three_voters(text: &[u8]) -> bool {
-    let documents = Documents::read(text).unwrap();
-    let status = lost_store::status(&documents);
-    let is_at_rest = status.rebuilt.is_some() && status.rebuild.is_none() && status.change.is_none();
-    is_at_rest && status.staying_members().count() == 3
+    fs::read(keelway.directory().join("c1.yaml")).unwrap()
 }
 
 /// Three voters, one of them the survivor, without `--force-new-cluster`, and the copy of its data.

@@ -7,8 +7,15 @@
 use std::fs;
 
 use keelway_api::{Documents, snapshots::SnapshotsSpec};
-use keelway_e2e::{Keelway, Kubectl, TestControlPlane, TestFleet, deadline, host::on_own_host};
+use keelway_e2e::{
+    Keelway, Kubectl, TestControlPlane, TestFleet, deadline, host::on_own_host, transcript::shell_commands,
+};
 use serde_json::json;
+
+const PAGE: &str = "docs/operations.md";
+const SECTION: &str = ".. objects were deleted by mistake, or the data of etcd is lost";
+/// The snapshot in the documentation.
+const EXAMPLE: &str = "20261127T115200Z-48213";
 
 /// How far the revision of a restored store is ahead of its snapshot.
 const BUMP: u64 = 1_000_000_000;
@@ -81,15 +88,12 @@ fn it_is_restored<'a>(plane: &TestControlPlane<'a>, snapshot: &str) -> TestContr
     let token = plane.kubectl.run(&["create", "token", "default"]).succeeded();
     let token = token.text().trim();
     let before = revision(&plane.kubectl);
-    let requested = request(plane, snapshot);
-    let planned = plane.keelway.run(&["plan"], &requested);
-    assert!(planned.text().contains(&format!("restore c1 from the snapshot {snapshot}")), "{}", planned.text());
-
-    let text = plane.keelway.run(&["reconcile"], &requested).succeeded().stdout;
+    let text = run_the_page(plane, snapshot);
     // The kubeconfig and the token are those of before.
     let after = TestControlPlane::new(plane.keelway, text, "c1.kubeconfig");
     has_the_objects(&after.kubectl);
-    assert_ne!(after.kubectl.run(&["get", "configmap", "later"]).code(), 0);
+    let later = after.kubectl.run(&["get", "configmap", "later"]);
+    assert!(later.stderr.contains("NotFound"), "{}", later.stderr);
     let who = with_token(&after, token).run(&["auth", "whoami"]).succeeded();
     assert!(who.text().contains("system:serviceaccount:default:default"), "{}", who.text());
     assert!(revision(&after.kubectl) > before + BUMP / 2, "the revision went back");
@@ -101,6 +105,22 @@ fn it_is_restored<'a>(plane: &TestControlPlane<'a>, snapshot: &str) -> TestContr
     nothing_of_it_is_left(&after);
     assert_eq!(after.keelway.run(&["plan", "--exit-code"], &after.text).code(), 0, "a request is executed once");
     after
+}
+
+/// Runs the commands of the documentation up to the restored documents, and returns these.
+fn run_the_page(plane: &TestControlPlane<'_>, snapshot: &str) -> Vec<u8> {
+    let directory = plane.keelway.directory();
+    fs::write(directory.join("c1.yaml"), &plane.text).unwrap();
+    let commands = shell_commands(PAGE, SECTION);
+    let last = commands.iter().position(|command| command.ends_with("> restored.yaml")).unwrap();
+    assert_eq!(last, 3, "{commands:?}");
+    let outputs: Vec<String> = commands[..=last]
+        .iter()
+        .map(|command| plane.keelway.shell(&command.replace(EXAMPLE, snapshot)).succeeded().text().to_owned())
+        .collect();
+    assert!(outputs[0].contains(snapshot), "{outputs:?}");
+    assert!(outputs[2].contains(&format!("restore c1 from the snapshot {snapshot}")), "{outputs:?}");
+    fs::read(directory.join("restored.yaml")).unwrap()
 }
 
 /// A client that shows the token, and not the certificate of the kubeconfig.
