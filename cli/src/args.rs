@@ -22,6 +22,7 @@ use crate::commands::{
     cluster_recover_quorum::RecoverQuorumArguments,
     cluster_restore::RestoreArguments,
     cluster_scale::ScaleArguments,
+    cluster_upgrade::ClusterUpgradeArguments,
     diff::DiffArguments,
     events::EventsArguments,
     exec::ExecArguments,
@@ -413,6 +414,13 @@ pub(crate) enum ClusterCommand {
         after_help = "Example:\n  keelway cluster scale --name c1 --etcd-replicas 5 < c1.yaml | keelway reconcile > scaled.yaml"
     )]
     Scale(ScaleArguments),
+    /// Set the Kubernetes release of a cluster; the next reconcile replaces its components one after the other. `keelway plan` shows what happens
+    #[command(
+        after_help = "Example:\n  keelway cluster upgrade --name c1 --to 1.37.1 < c1.yaml | keelway plan\n  keelway cluster upgrade --name c1 --to 1.37.1 < c1.yaml | keelway reconcile > upgraded.yaml\n\n\
+                      A skipped minor version is an upgrade of its own, which Keelway carries out first. A patch release may be older than the\n\
+                      current one, a minor version may not. Workers keep their kubelets: `keelway node upgrade`. See docs/upgrades.md."
+    )]
+    Upgrade(ClusterUpgradeArguments),
     /// Request that the data of a cluster's etcd is replaced by a snapshot; the next reconcile does it. What was written after the snapshot is
     /// lost. `keelway plan` shows what happens
     #[command(

@@ -9,6 +9,7 @@ pub(crate) mod cluster_kubeconfig;
 pub(crate) mod cluster_recover_quorum;
 pub(crate) mod cluster_restore;
 pub(crate) mod cluster_scale;
+pub(crate) mod cluster_upgrade;
 pub(crate) mod completion;
 pub(crate) mod diff;
 pub(crate) mod events;
@@ -90,6 +91,7 @@ pub(crate) fn run(arguments: CliArguments) -> Result<Code, CommandFailure> {
         CliCommand::Cluster(ClusterCommand::Get(arguments)) => get::run(KindName::Cluster, &global, &arguments),
         CliCommand::Cluster(ClusterCommand::Restore(arguments)) => cluster_restore::run(&global, arguments),
         CliCommand::Cluster(ClusterCommand::Scale(arguments)) => cluster_scale::run(&global, &arguments),
+        CliCommand::Cluster(ClusterCommand::Upgrade(arguments)) => cluster_upgrade::run(&global, &arguments),
         CliCommand::Cluster(ClusterCommand::RecoverQuorum(arguments)) => {
             cluster_recover_quorum::run(&global, &arguments)
         }

@@ -38,6 +38,7 @@ const DOCUMENTS: &[&[&str]] = &[
     &["cluster", "inject", "--name", "c9"],
     &["cluster", "restore", "--name", "c1", "--snapshot", "20261127T115200Z-48213"],
     &["cluster", "scale", "--name", "c1", "--etcd-replicas", "3"],
+    &["cluster", "upgrade", "--name", "c1", "--to", "1.37.0"],
     &["cluster", "recover-quorum", "--name", "c1", "--lost", "etcd-1"],
     &["cluster", "delete", "--name", "c1"],
     &["fleet", "inject", "--name", "f9"],

@@ -75,6 +75,7 @@ const RELEASES: [Release; 1] = [Release {
         ("Secret data.tunnel", "the gateways' certificates for tunnels over TLS"),
         ("Cluster status.minted", "keys are minted once in a cluster's life, which shows in their digests"),
         ("Cluster status.birth", "what a cluster was born with stays"),
+        ("Cluster status.version", "it shows which release every component runs"),
         (
             "Hypervisor status.issued",
             "machines with an ingress, an etcd member or an API server are given another config",

@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(image(UpgradeTarget::Release("1.36.3".into())).unwrap(), "registry.keelway.dev/node:v1.36.3");
         assert_eq!(image(UpgradeTarget::Image("r.example/n:1".into())).unwrap(), "r.example/n:1");
         let unknown = image(UpgradeTarget::Release("1.2.3".into())).unwrap_err().to_string();
-        assert!(unknown.contains("1.2.3") && unknown.contains("1.36.3"), "{unknown}");
+        assert!(unknown.contains("1.2.3") && unknown.contains("1.36.x"), "{unknown}");
     }
 
     #[test]

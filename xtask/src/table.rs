@@ -114,11 +114,11 @@ impl GoBuild {
     /// Returns the version without a leading `v`.
     pub(crate) fn version(self) -> &'static str {
         match self {
-            Self::Kubernetes | Self::Conformance => release().kubernetes,
+            Self::Kubernetes | Self::Conformance => release().row.tested,
             Self::Etcd => etcd_version(release()),
             Self::Containerd => CONTAINERD,
             Self::Wireguard => WIREGUARD,
-            Self::CoreDns => without_v(release().coredns),
+            Self::CoreDns => without_v(release().row.coredns),
             Self::MetricsServer => without_v(release::METRICS_SERVER),
             Self::CniPlugins => CNI_PLUGINS,
             Self::Distribution => DISTRIBUTION,
@@ -339,13 +339,13 @@ pub(crate) fn archive_name(reference: &str) -> String {
 }
 
 /// Returns the release whose images are built. The other releases are only rows of the table until something runs them.
-fn release() -> &'static Release {
+fn release() -> Release {
     release::newest()
 }
 
 /// Returns the version of etcd: the tag of its image without the build number of the image.
-fn etcd_version(release: &'static Release) -> &'static str {
-    release.etcd.split_once('-').map_or(release.etcd, |(version, _)| version)
+fn etcd_version(release: Release) -> &'static str {
+    release.row.etcd.split_once('-').map_or(release.row.etcd, |(version, _)| version)
 }
 
 fn without_v(version: &'static str) -> &'static str {
@@ -404,7 +404,7 @@ fn images() -> Vec<ImageDefinition> {
 }
 
 fn pause() -> ImageDefinition {
-    let origin = ProgramOrigin::C { name: "pause", source: include_str!("pause.c"), version: release().pause };
+    let origin = ProgramOrigin::C { name: "pause", source: include_str!("pause.c"), version: release().row.pause };
     ImageDefinition {
         reference: release().pause_image(None),
         files: vec![ImageFile { at: "/pause", origin }],

@@ -160,7 +160,7 @@ fn cluster(arguments: InjectArguments) -> Cluster {
     let given = |list: Vec<String>, default: Vec<String>| if list.is_empty() { default } else { list };
     let spec = ClusterSpec {
         class_name: arguments.class,
-        version: arguments.version.unwrap_or_else(|| release::newest().kubernetes.to_owned()),
+        version: arguments.version.unwrap_or_else(|| release::newest_version().to_owned()),
         fleet: None,
         etcd: EtcdSpec { replicas: arguments.etcd_replicas, ..EtcdSpec::default() },
         control_plane: ControlPlaneSpec {

@@ -56,7 +56,7 @@ pub(super) fn run(global: &GlobalArguments, arguments: FleetInjectArguments) -> 
 fn fleet(arguments: FleetInjectArguments) -> Cluster {
     let spec = ClusterSpec {
         class_name: arguments.class,
-        version: arguments.version.unwrap_or_else(|| release::newest().kubernetes.to_owned()),
+        version: arguments.version.unwrap_or_else(|| release::newest_version().to_owned()),
         fleet: Some(FleetSpec::default()),
         etcd: EtcdSpec { replicas: arguments.replicas, ..EtcdSpec::default() },
         control_plane: ControlPlaneSpec {

@@ -1,7 +1,7 @@
 //! `keelway version`.
 
 use clap::{Args, ValueEnum};
-use keelway_api::release::RELEASES;
+use keelway_api::release::MINORS;
 use serde::Serialize;
 
 use super::print;
@@ -28,7 +28,7 @@ pub(crate) enum VersionOutput {
     Yaml,
 }
 
-/// The version of this program, and the releases that it supports.
+/// The version of this program, and the minor versions that it supports.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct VersionReport {
@@ -36,7 +36,7 @@ struct VersionReport {
     releases: Vec<SupportedRelease>,
 }
 
-/// A release that clusters can run.
+/// A minor version that clusters can run, with its newest tested patch release.
 #[derive(Serialize)]
 struct SupportedRelease {
     kubernetes: &'static str,
@@ -44,10 +44,7 @@ struct SupportedRelease {
 }
 
 pub(super) fn run(arguments: &VersionArguments) -> Result<Code, CommandFailure> {
-    let releases = RELEASES
-        .iter()
-        .map(|release| SupportedRelease { kubernetes: release.kubernetes, etcd: release.etcd })
-        .collect();
+    let releases = MINORS.iter().map(|row| SupportedRelease { kubernetes: row.tested, etcd: row.etcd }).collect();
     let version = VersionReport { client_version: env!("CARGO_PKG_VERSION"), releases };
     let text = match arguments.output {
         VersionOutput::Text => render(&version),

@@ -35,7 +35,7 @@ impl ClusterView {
         Self {
             name: cluster.reference().to_string(),
             available: status_of(conditions, "Available"),
-            version: cluster.spec.version.clone(),
+            version: version(cluster),
             etcd: ready_of(documents, cluster, Role::Etcd),
             api: ready_of(documents, cluster, Role::KubeApiserver),
             endpoint: if endpoints.is_empty() { "<none>".to_owned() } else { endpoints },
@@ -45,6 +45,13 @@ impl ClusterView {
             message: message_of(conditions, "Degraded"),
         }
     }
+}
+
+/// Returns the release, or during an upgrade the previous one and the wanted one.
+fn version(cluster: &Cluster) -> String {
+    let wanted = &cluster.spec.version;
+    let runs = cluster.status.as_ref().and_then(|status| status.version.as_ref());
+    runs.filter(|runs| *runs != wanted).map_or(wanted.clone(), |runs| format!("{runs}->{wanted}"))
 }
 
 /// Returns `READY/DESIRED` for one role.

@@ -158,6 +158,12 @@ pub(super) const ALL: &[Scenario] = &[
         change: |world| "1.34.4".clone_into(&mut world.cluster("c1").spec.version),
     },
     Scenario {
+        name: "change-version-patch",
+        question: "What is done first if a later patch release is written into an existing cluster?",
+        from: worlds::three,
+        change: |world| "1.37.1".clone_into(&mut world.cluster("c1").spec.version),
+    },
+    Scenario {
         name: "certificates-at-two-thirds",
         question: "What is done when certificates of components have reached two thirds of their year?",
         from: worlds::three,

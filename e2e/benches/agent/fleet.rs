@@ -91,7 +91,7 @@ fn documents() -> String {
             text,
             "---\napiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: c{cluster}, namespace: default}}\nspec:\n  version: {}\n  \
              etcd: {{replicas: 3}}\n  controlPlane: {{replicas: 3}}\n  ingress: {{replicas: 2}}\n",
-            release::newest().kubernetes
+            release::newest_version()
         )
         .unwrap();
     }

@@ -99,7 +99,7 @@ impl Objects {
         let made = numbers.map(|number| {
             let object = json!({
                 "apiVersion": "keelway.dev/v1alpha1", "kind": "Cluster", "metadata": { "name": format!("c{number}") },
-                "spec": { "version": release::newest().kubernetes },
+                "spec": { "version": release::newest_version() },
             });
             let clusters = &clusters;
             async move { clusters.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap() }

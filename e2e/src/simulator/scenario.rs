@@ -184,7 +184,7 @@ impl SimulationState {
     fn add_cluster(&mut self) {
         let number = (1..100).find(|number| !self.saved.clusters.contains_key(&reference(*number))).unwrap();
         let reference = reference(number);
-        let version = release::newest().kubernetes.to_owned();
+        let version = release::newest_version().to_owned();
         let mut spec: ClusterSpec = serde_json::from_value(json!({ "version": version })).unwrap();
         spec.etcd.replicas = self.number_of_members();
         spec.control_plane.replicas = self.random.count(1, 3);

@@ -46,7 +46,7 @@ fn scenario(tag: &str) {
     cluster.kubectl.wait("condition=Available", &["--namespace", "kube-system", "deployment/coredns"]);
 
     let report = ConformanceReport::read(&suite.run(&cluster.kubectl));
-    let page = ConformancePage { version: release::newest().kubernetes, report: &report }.to_string();
+    let page = ConformancePage { version: release::newest_version(), report: &report }.to_string();
     println!("{page}");
     match env::var_os(PAGE) {
         Some(path) if suite.is_whole() => fs::write(Path::new(&path), page).unwrap(),

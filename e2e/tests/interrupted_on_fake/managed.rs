@@ -160,7 +160,7 @@ impl Managed {
     }
 
     fn ask_for(&self, number: usize) {
-        let version = release::newest().kubernetes;
+        let version = release::newest_version();
         let text = format!(
             "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: c{number}}}\nspec: {{version: {version}}}\n"
         );

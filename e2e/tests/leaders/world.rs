@@ -91,7 +91,7 @@ impl World {
     }
 
     pub(crate) fn ask_for(&self, name: &str) {
-        let version = release::newest().kubernetes;
+        let version = release::newest_version();
         let text = format!(
             "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: {name}}}\nspec: {{version: {version}}}\n"
         );

@@ -98,7 +98,7 @@ fn applies(user: &Kubectl, machines: &Documents) {
     user.apply(&machines.write());
     user.apply(&format!(
         "{{apiVersion: keelway.dev/v1alpha1, kind: Cluster, metadata: {{name: c1}}, spec: {{version: {}}}}}",
-        release::newest().kubernetes
+        release::newest_version()
     ));
     user.wait("condition=Available", &["kwc/c1"]);
 }
@@ -128,7 +128,7 @@ fn is_shown(user: &Kubectl, plane: &TestControlPlane<'_>) {
     let clusters = table("kwc");
     assert_eq!(clusters[0], ["NAMESPACE", "NAME", "READY", "VERSION", "ENDPOINT", "ETCD", "AGE"]);
     let endpoint = format!("https://{}", plane.ingress());
-    assert_eq!(clusters[1][..6], ["default", "c1", "True", release::newest().kubernetes, &endpoint, "1"]);
+    assert_eq!(clusters[1][..6], ["default", "c1", "True", release::newest_version(), &endpoint, "1"]);
     let components = table("components");
     assert_eq!(components.len(), 1 + plane.components().len());
     let ready = components[0].iter().position(|column| column == "READY").unwrap();

@@ -89,7 +89,7 @@ fn others_see_no_key(plane: &TestControlPlane<'_>) {
 
 /// Returns a cluster as a user writes it.
 fn cluster(more: &str) -> String {
-    let version = release::newest().kubernetes;
+    let version = release::newest_version();
     format!(
         "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: c1}}\nspec:\n  version: {version}\n{more}"
     )

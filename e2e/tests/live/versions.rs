@@ -10,8 +10,8 @@ use keelway_e2e::{TestControlPlane, machine::find};
 /// Runs the programs in the running containers with their version flags.
 pub(crate) fn programs_answer(plane: &TestControlPlane<'_>) {
     let release = release::newest();
-    let etcd = release.etcd.split('-').next().unwrap();
-    let kubernetes = format!("Kubernetes v{}", release.kubernetes);
+    let etcd = release.row.etcd.split('-').next().unwrap();
+    let kubernetes = format!("Kubernetes v{release}");
     for (component, command, image, expected) in [
         ("etcd-0", &["etcd", "--version"], release.etcd_image(None), format!("etcd Version: {etcd}")),
         kubernetes_program("kube-apiserver", &["kube-apiserver", "--version"], &kubernetes),

@@ -15,7 +15,7 @@ use crate::{
     document::DocumentName,
     fault::Fault,
     name::{ClusterId, ClusterRef, ComponentName, PodName},
-    release::{self, Release, find},
+    release::{Release, find},
 };
 
 /// How a field of a Cluster may change after its etcd members were created.
@@ -23,8 +23,8 @@ use crate::{
 pub enum FieldChange {
     /// It may change at any time.
     Free,
-    /// It may name another release of the same minor, or of the next one. Components are upgraded one after the other.
-    OneMinorUp,
+    /// It may name another release of the same minor version or of a later one. Components are upgraded one after the other, and skip no minor version.
+    NoMinorDown,
     /// It is immutable once `status.ingressPort` records it: tokens, kubeconfigs and workers contain it.
     OnceReserved,
     /// It is immutable: keys, certificates, tokens or the data of the store depend on it.
@@ -66,7 +66,7 @@ const fn immutable_field(
 /// Every field of a Cluster's spec.
 pub const CHANGES: [ChangeRow; 18] = [
     row("spec.className", FieldChange::Free),
-    row("spec.version", FieldChange::OneMinorUp),
+    row("spec.version", FieldChange::NoMinorDown),
     row("spec.fleet", FieldChange::NeverAddedOrRemoved),
     row("spec.etcd", FieldChange::Free),
     row("spec.controlPlane", FieldChange::Free),
@@ -139,7 +139,7 @@ impl Cluster {
             let ImmutableField { in_spec: asked, in_birth: born } = match row.change {
                 FieldChange::Never(field) => field,
                 FieldChange::NeverAddedOrRemoved => return other_kind_of_cluster(&self.spec, birth),
-                FieldChange::Free | FieldChange::OneMinorUp | FieldChange::OnceReserved => return None,
+                FieldChange::Free | FieldChange::NoMinorDown | FieldChange::OnceReserved => return None,
             };
             let (asked, born) = (asked(&self.spec), born(birth));
             if asked == born {
@@ -212,30 +212,14 @@ impl Documents {
             let release = find(&component.spec.version)?;
             Some((release, &pod.component))
         });
-        let running: Vec<(&Release, &ComponentName)> = running.collect();
-        let (newest, runs_newest) = *running.iter().max_by_key(|(release, _)| release.minor())?;
-        let (oldest, runs_oldest) = *running.iter().min_by_key(|(release, _)| release.minor())?;
-        if wanted.minor() < newest.minor() {
-            return Some(Fault::of(
+        let (newest, runs_newest): (Release, &ComponentName) = running.max_by_key(|(release, _)| *release)?;
+        (wanted.minor() < newest.minor()).then(|| {
+            Fault::of(
                 "spec.version",
-                format!(
-                    "must not be an older minor release than {runs_newest} runs: {} is older than {}",
-                    wanted.kubernetes, newest.kubernetes
-                ),
-                format!("restore {}: an older release cannot read what a newer one stored in etcd", newest.kubernetes),
-            ));
-        }
-        // A cluster without `status.birth` is of an earlier release of Keelway, which did not update the versions of its components.
-        if cluster.birth().is_none() || wanted.minor() <= oldest.minor() + 1 {
-            return None;
-        }
-        let next = release::RELEASES.iter().rfind(|release| release.minor() == oldest.minor() + 1);
-        let next = next.map_or(oldest.kubernetes, |release| release.kubernetes);
-        Some(Fault::of(
-            "spec.version",
-            format!("{} skips a minor release: {runs_oldest} runs {}", wanted.kubernetes, oldest.kubernetes),
-            format!("write {next} first, and the next release when every component runs it"),
-        ))
+                format!("must not be an older minor release than {runs_newest} runs: {wanted} is older than {newest}"),
+                format!("restore {newest}: an older release cannot read what a newer one stored in etcd"),
+            )
+        })
     }
 
     /// Returns a fault for each machine without the address at which peers reach the member on it.

@@ -51,7 +51,8 @@ pub struct ClusterSpec {
     /// The name of its ClusterClass. If it is empty, the cluster keeps its previous class, or else gets the default one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_name: Option<String>,
-    /// The Kubernetes release: 1.34.4, 1.35.4, 1.36.3 or 1.37.0.
+    /// The Kubernetes release: a patch release of 1.34, 1.35, 1.36 or 1.37, such as 1.37.0. A later one upgrades the
+    /// components one after the other, minor version by minor version. See docs/upgrades.md.
     pub version: String,
     /// If it is set, the cluster is a fleet: one Kubernetes API over many clusters. A fleet has no workers, gateways,
     /// egresses, add-ons, schedulers and cluster-controllers. It stores what users apply, and its fleet-controllers
@@ -508,6 +509,9 @@ pub struct ClusterStatus {
     /// The `metadata.generation` that the conditions are about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// The Kubernetes release that every component runs. During an upgrade, it is the previous one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// The port of the API on every public hypervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ingress_port: Option<u16>,
@@ -540,6 +544,7 @@ pub struct ClusterStatus {
     /// `Available`: the API serves through every ingress. `Progressing`: the cluster is changing to match its
     /// document; `False` if it matches (`Settled`) or cannot continue (`Blocked`). `Degraded`: a component is not
     /// ready. `Paused`: `spec.paused` is true. `EtcdBackedUp`: `False` if the last snapshot could not be taken.
+    /// `KubernetesUpToDate`: `False` while components are changed to `spec.version`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,

@@ -70,7 +70,7 @@ pub struct ValidatedCluster {
     /// The name and the namespace.
     pub reference: ClusterRef,
     /// The release.
-    pub release: &'static Release,
+    pub release: Release,
     /// Whether the cluster is the control plane of a fleet.
     pub is_fleet: bool,
     /// The ranges of pods. The first one determines the preferred address family.

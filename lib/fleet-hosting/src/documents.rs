@@ -78,7 +78,7 @@ pub fn fleet_documents(
 }
 
 fn new(options: &HostingOptions, random: impl FnMut() -> String) -> Result<Documents, FleetDocumentsError> {
-    let version = options.version.as_deref().unwrap_or_else(|| release::newest().kubernetes);
+    let version = options.version.as_deref().unwrap_or(release::newest_version());
     let mut cluster = Cluster::new(CLUSTER, spec(options, version));
     cluster.metadata.namespace = Some(CLUSTER_NAMESPACE.to_owned());
     let birth = ClusterBirth::of(&cluster.spec);
@@ -110,12 +110,12 @@ fn changed(options: &HostingOptions, record: FleetRecord) -> Result<Documents, F
     Ok(documents)
 }
 
-/// The release to run. It never goes back, and it skips no minor version.
+/// The release to run: of the recorded minor version, or of the next one.
 fn version<'a>(recorded: &'a str, asked: Option<&'a str>) -> Result<&'a str, FleetDocumentsError> {
     let Some(asked) = asked.filter(|asked| *asked != recorded) else { return Ok(recorded) };
-    let releases: Option<(&Release, &Release)> = release::find(recorded).zip(release::find(asked));
+    let releases: Option<(Release, Release)> = release::find(recorded).zip(release::find(asked));
     match releases {
-        Some((from, to)) if from.may_become(to) => Ok(asked),
+        Some((from, to)) if from.may_become(&to) => Ok(asked),
         Some(_) | None => Err(FleetDocumentsError::Version { recorded: recorded.to_owned(), asked: asked.to_owned() }),
     }
 }

@@ -109,7 +109,7 @@ fn place(
         cluster_id: pod.cluster.clone(),
         role: Role::Gateway,
         index: ingress.index,
-        version: version_of_new(documents, &pod.cluster, cluster),
+        version: version_of_new(documents, (&pod.cluster, Role::Gateway), cluster),
         hypervisor: machine.clone(),
         ports,
         user,

@@ -3,6 +3,7 @@
 //! The checker follows the rules alone. It shares only the documents with the code that it checks.
 
 mod rebuild_check;
+mod skew_check;
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -30,6 +31,7 @@ use crate::{
     ComponentHealth, PassObservation, Plan, StoreOrder, WaitKind, WaitSubject, Waiting, check_config,
     component_set::are_colocated, machine_configs,
 };
+use skew_check::versions_keep_their_skew;
 
 /// The documents before and after a plan, and the observation that the plan used.
 struct PlanTransition<'a> {
@@ -42,7 +44,7 @@ struct PlanTransition<'a> {
 
 type Invariant = fn(&PlanTransition) -> Vec<String>;
 
-const INVARIANTS: [(&str, Invariant); 30] = [
+const INVARIANTS: [(&str, Invariant); 31] = [
     ("a port of a machine belongs to one component", ports_are_given_once),
     ("a port is assigned from the machine's range, and is not in use", new_ports_are_free),
     ("a cluster has one ingress port, reserved on all public machines", ingress_ports_are_reserved),
@@ -63,6 +65,7 @@ const INVARIANTS: [(&str, Invariant); 30] = [
     ),
     ("the name of a member is never used again", members_have_new_names),
     ("a client of the API server waits until one was ready, and never again", controllers_start_once),
+    ("no component is newer than its version skew allows", versions_keep_their_skew),
     ("a member starts on data that was marked for it", members_start_on_their_data),
     ("nothing is placed on a machine that does not respond, or does not accept components", placements_answer),
     ("nothing is placed on a machine without room for it", placements_have_room),

@@ -191,7 +191,7 @@ pub(crate) fn place(
         cluster_id: pod.cluster.clone(),
         role,
         index,
-        version: version_of_new(documents, &pod.cluster, cluster),
+        version: version_of_new(documents, (&pod.cluster, role), cluster),
         hypervisor: machine.name.clone(),
         ports,
         user,

@@ -29,7 +29,7 @@ use core::{
 };
 
 use keelway_api::{
-    Component,
+    Component, argument,
     component::ComponentSpec,
     machine::{
         CertificateFiles, Container, ContainerCheck, HaproxyServers, Liveness, Mount, OnChange, Pod, PodFile, Start,
@@ -236,13 +236,19 @@ impl<'a> PodInputs<'a> {
     }
 
     /// The release of this component, which can be older than that of its cluster.
-    fn release(&self) -> &'static Release {
+    fn release(&self) -> Release {
         release::find(&self.spec.version).unwrap_or(self.cluster.release)
     }
 
-    /// The arguments that the user sets for the program, besides Keelway's.
+    /// The arguments that the user sets for the program, besides Keelway's. During an upgrade, an older program gets none that it does not know.
     fn extra_flags(&self) -> Vec<String> {
-        self.cluster.extra_arguments.get(&self.spec.role).cloned().unwrap_or_default()
+        let (role, release) = (self.spec.role, self.release());
+        let is_unknown = |flag: &str| {
+            let name = flag.trim_start_matches('-').split('=').next();
+            argument::of_role(role).iter().any(|found| Some(found.name) == name && !found.is_known_to(&release))
+        };
+        let flags = self.cluster.extra_arguments.get(&role).into_iter().flatten();
+        flags.filter(|flag| !is_unknown(flag)).cloned().collect()
     }
 
     /// The components of one role of this cluster that stay, each with its machine.

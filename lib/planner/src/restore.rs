@@ -178,7 +178,7 @@ fn refusal(
             own: own.to_string(),
         })
     };
-    newer("Kubernetes", &found.kubernetes, own.kubernetes).or_else(|| newer("etcd", &found.etcd, own.etcd))
+    newer("Kubernetes", &found.kubernetes, &own.to_string()).or_else(|| newer("etcd", &found.etcd, own.row.etcd))
 }
 
 /// The first two numbers of a version.

@@ -69,7 +69,7 @@ pub fn plan_part(
     store_creation::plan_births(&mut plan, &world, seen, &Time(now));
     store_creation::plan_member_phases(&mut plan, &world, seen);
     store_creation::plan_initialization(&mut plan, &world, seen);
-    versions::plan_versions(&mut plan, &world, seen);
+    versions::plan_versions(&mut plan, &world, seen, &Time(now));
     if part.has_machines() {
         bundles::restore_bundle_of_installation(&mut plan);
         machine_deletion::plan_deletions(&mut plan, part, seen, &Time(now));

@@ -4,7 +4,7 @@ use keelway_api::{Cluster, Documents, condition, name::ClusterId, role::Role};
 
 use crate::{
     membership::changes_members, rebuild::rebuild_of, store_health::MEMBERS_HEALTHY, store_room::HAS_ROOM,
-    store_start::members,
+    store_start::members, versions::upgrades_members,
 };
 
 /// Whether a decision about a cluster needs the reports of its etcd members.
@@ -14,7 +14,10 @@ pub fn needs_store(documents: &Documents, cluster: &Cluster) -> bool {
     let Some(id) = cluster.id().filter(|_| is_changed) else { return false };
     let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let is_reported = [MEMBERS_HEALTHY, HAS_ROOM].iter().any(|kind| condition::has(conditions, kind));
-    is_reported || changes_members(documents, cluster) || !is_served(documents, id)
+    is_reported
+        || changes_members(documents, cluster)
+        || upgrades_members(documents, cluster)
+        || !is_served(documents, id)
 }
 
 /// Whether a cluster has a store whose members have worked, or that is rebuilt.

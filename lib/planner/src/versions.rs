@@ -1,22 +1,33 @@
-//! Upgrades of components to the release of their cluster: one at a time, etcd first, then API servers, then all others.
+//! Upgrades of components to the release of their cluster: one at a time, etcd first, then API servers, then all others. A skipped minor version is a
+//! whole upgrade of its own.
 
 use alloc::{
+    format,
     string::{String, ToString},
     vec::Vec,
 };
 
 use keelway_api::{
-    Component, Documents,
+    Cluster, Component, Documents, Time,
     component::ComponentSpec,
-    name::{ClusterId, ClusterRef, ComponentName, PodName},
+    condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
+    machine::ObservedValue,
+    name::{ClusterId, ClusterRef, PodName},
     release::{Release, find},
+    role::Role,
+    store_observation::MemberReport,
     validated::ValidatedCluster,
 };
 
 use crate::{
-    ComponentRef, Decision, PassObservation, WaitBlocker, plan::Plan, pod::PodInputs, tenant::Tenant,
-    world::ValidatedDocuments,
+    ComponentRef, Decision, PassObservation, WaitBlocker, plan::Plan, pod::PodInputs, tenant::Tenant, verdict::verdict,
+    waves::is_behind, world::ValidatedDocuments,
 };
+
+/// The condition of a Cluster. It exists only while components run another release than the one in its document.
+pub(crate) const KUBERNETES_UP_TO_DATE: &str = "KubernetesUpToDate";
+/// The condition of a Cluster. It exists only while its document has a patch release that is newer than those that were tested.
+const VERSION_TESTED: &str = "VersionTested";
 
 /// Records the release of components that an older release of Keelway created: they followed their cluster without recording it. No component
 /// is downgraded.
@@ -26,32 +37,48 @@ pub(crate) fn record_versions(plan: &mut Plan, unrecorded: &[ClusterRef]) {
         let (Some(id), Some(wanted)) = (document.id().cloned(), find(&document.spec.version)) else { continue };
         for (_, component) in plan.documents.components_of_mut(&id) {
             if find(&component.spec.version).is_none_or(|runs| runs.minor() < wanted.minor()) {
-                component.spec.version = wanted.kubernetes.to_string();
+                component.spec.version = wanted.to_string();
             }
         }
     }
 }
 
-/// The release of a new component. During an upgrade it is the oldest release of the staying components.
-pub(crate) fn version_of_new(documents: &Documents, id: &ClusterId, cluster: &ValidatedCluster) -> String {
+/// The release of a new component. During an upgrade it is the oldest release of the staying components of its role and of those that are
+/// upgraded before it: an API server is not older than a controller manager, and a member is not older than its store.
+pub(crate) fn version_of_new(
+    documents: &Documents,
+    (id, role): (&ClusterId, Role),
+    cluster: &ValidatedCluster,
+) -> String {
     let staying = documents.components_of(id).filter(|(_, component)| !component.is_leaving());
-    let releases = staying.filter_map(|(_, component)| find(&component.spec.version));
-    let oldest = releases.min_by_key(|release| release.minor());
-    oldest.unwrap_or(cluster.release).kubernetes.to_string()
+    let before = staying.filter(|(_, component)| component.spec.role <= role);
+    let oldest = before.filter_map(|(_, component)| find(&component.spec.version)).min();
+    oldest.unwrap_or(cluster.release).to_string()
 }
 
-/// Upgrades the next component of each cluster to the release that the cluster names, if the components before it work.
-pub(crate) fn plan_versions(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation) {
-    let steps: Vec<UpgradeStep> = Tenant::all(&plan.documents, world)
+/// Whether members of a store are to run another minor version. Their leader is upgraded last, so it has to be known.
+pub(crate) fn upgrades_members(documents: &Documents, cluster: &Cluster) -> bool {
+    let (Some(id), Some(wanted)) = (cluster.id(), find(&cluster.spec.version)) else { return false };
+    let mut members = documents.components_of(id).filter(|(_, component)| component.spec.role == Role::Etcd);
+    members.any(|(_, member)| find(&member.spec.version).is_some_and(|runs| runs.minor() != wanted.minor()))
+}
+
+/// Changes the next component of each cluster towards the release that the cluster names, if the components before it work, and reports the
+/// progress.
+pub(crate) fn plan_versions(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation, now: &Time) {
+    let found: Vec<VersionProgress> = Tenant::all(&plan.documents, world)
         .filter(|tenant| !tenant.cluster.paused && !tenant.document.deleted() && tenant.document.birth().is_some())
-        .filter_map(|tenant| UpgradeStep::of(&tenant, world, seen).filter(|_| may_change(&plan.documents, &tenant)))
+        .filter(|tenant| may_change(&plan.documents, tenant))
+        .filter_map(|tenant| VersionProgress::of(&tenant, world, seen))
         .collect();
-    for UpgradeStep { pod, component, to, after } in steps {
-        if let Some(first) = after {
-            plan.wait_in_progress(component, WaitBlocker::Upgrade { version: to.kubernetes, first });
+    for VersionProgress { cluster, reached, report, step } in found {
+        report.record(plan, &cluster, reached, now);
+        let Some(UpgradeStep { pod, component, to, blocker }) = step else { continue };
+        if let Some(blocker) = blocker {
+            plan.wait_in_progress(component, blocker);
             continue;
         }
-        let version = to.kubernetes.to_string();
+        let version = to.to_string();
         if let Some(document) = plan.documents.components.get_mut(&pod) {
             let from = core::mem::replace(&mut document.spec.version, version.clone());
             plan.decisions.push(Decision::UpgradeComponent { component, from, to: version });
@@ -63,34 +90,137 @@ fn may_change(documents: &Documents, tenant: &Tenant) -> bool {
     documents.faults_of_change(tenant.document).is_empty()
 }
 
-/// The next component of a cluster that does not run the wanted release.
+/// How far a cluster is on its way to the release in its document.
+struct VersionProgress {
+    cluster: ClusterRef,
+    /// The release that every component runs now, if the status does not have it yet.
+    reached: Option<Release>,
+    report: VersionConditions,
+    step: Option<UpgradeStep>,
+}
+
+/// The next component that does not run the release of this step.
 struct UpgradeStep {
     pod: PodName,
     component: ComponentRef,
-    to: &'static Release,
-    /// The component that must be ready first. None: it is its turn.
-    after: Option<ComponentName>,
+    to: Release,
+    /// What it waits for. None: it is its turn.
+    blocker: Option<WaitBlocker>,
 }
 
-impl UpgradeStep {
+impl VersionProgress {
+    /// None: the cluster has no component.
     fn of(tenant: &Tenant, world: &ValidatedDocuments, seen: &PassObservation) -> Option<Self> {
-        let to = tenant.cluster.release;
-        let stays = |(_, component): &(&PodName, &Component)| !component.is_leaving();
-        let mut staying: Vec<(&PodName, &ComponentSpec)> =
-            tenant.components.iter().copied().filter(stays).map(|(pod, component)| (pod, &component.spec)).collect();
-        staying.sort_by_key(|(_, spec)| (spec.role, spec.index));
-        let place = staying.iter().position(|(_, spec)| spec.version != to.kubernetes)?;
-        let (next, spec) = *staying.get(place)?;
-        // All others of its own role must be healthy too, because the component is away during its replacement.
-        let mut before = staying.iter().filter(|(other, found)| *other != next && found.role <= spec.role);
-        let ill = before.find(|(other, spec)| !does_its_work(tenant, world, seen, other, spec));
-        Some(Self {
-            pod: next.clone(),
-            component: ComponentRef::of(&tenant.cluster.reference, next),
-            to,
-            after: ill.map(|(other, _)| other.component.clone()),
-        })
+        let wanted = tenant.cluster.release;
+        let staying = in_order(tenant, seen);
+        let releases = || staying.iter().filter_map(|(_, spec)| find(&spec.version));
+        let (oldest, newest) = (releases().min()?, releases().max()?);
+        let works = |pod: &PodName, spec: &ComponentSpec| does_its_work(tenant, world, seen, pod, spec);
+        let recorded = tenant.document.status.as_ref().and_then(|status| find(status.version.as_deref()?));
+        let is_reached = oldest == newest && recorded != Some(oldest);
+        let reached = (is_reached && staying.iter().all(|(pod, spec)| works(pod, spec))).then_some(oldest);
+
+        // A skipped minor version is a step of its own, in which its patch version does not matter.
+        let to = oldest.next_towards(&wanted);
+        let runs = |spec: &ComponentSpec| {
+            find(&spec.version).is_some_and(|runs| runs == to || (to != wanted && runs.minor() >= to.minor()))
+        };
+        let next = staying.iter().find(|(_, spec)| !runs(spec));
+        let step = next.map(|(pod, spec)| {
+            let is_first_of_minor = newest.minor() < to.minor();
+            let must_work = |(other, found): &&(&PodName, &ComponentSpec)| {
+                // All others of its own role must be healthy too, because the component is away during its replacement.
+                is_first_of_minor || (*other != *pod && found.role <= spec.role)
+            };
+            let ill = staying.iter().filter(must_work).find(|(other, spec)| !works(other, spec));
+            let blocker = match ill {
+                Some((other, _)) => Some(WaitBlocker::Upgrade { version: to, first: other.component.clone() }),
+                // Keelway's programs of an earlier release may not know this one.
+                None if is_of_keelway(spec.role) && is_behind(tenant.document) => {
+                    Some(WaitBlocker::UpgradeAfterKeelway { version: to })
+                }
+                None => None,
+            };
+            let component = ComponentRef::of(&tenant.cluster.reference, pod);
+            UpgradeStep { pod: (*pod).clone(), component, to, blocker }
+        });
+        let done = staying.iter().filter(|(_, spec)| runs(spec)).count();
+        let is_under_way = step.is_some() || recorded.is_some_and(|recorded| recorded != wanted && reached.is_none());
+        let first = step.as_ref().and_then(|step| step.blocker.as_ref()).map(ToString::to_string);
+        let report = VersionConditions {
+            upgrade: is_under_way
+                .then(|| upgrading(recorded.unwrap_or(oldest), (to, wanted), (done, staying.len()), first)),
+            untested: (!wanted.is_tested()).then(|| untested(wanted)),
+        };
+        Some(Self { cluster: tenant.cluster.reference.clone(), reached, report, step })
     }
+}
+
+/// The staying components in the order of their upgrade. The leader of the etcd members is the last of them, if it is known, because each change of
+/// the leader delays writes.
+fn in_order<'a>(tenant: &Tenant<'a>, seen: &PassObservation) -> Vec<(&'a PodName, &'a ComponentSpec)> {
+    let stays = |(_, component): &(&PodName, &Component)| !component.is_leaving();
+    let mut staying: Vec<(&PodName, &ComponentSpec)> =
+        tenant.components.iter().copied().filter(stays).map(|(pod, component)| (pod, &component.spec)).collect();
+    let leader = seen.stores.get(tenant.id).and_then(|store| {
+        let leader = store.leader()?;
+        let is_leader = |report: &ObservedValue<MemberReport>| report.known().is_some_and(|found| found.id == leader);
+        store.members.iter().find(|(_, report)| is_leader(report)).map(|(name, _)| name)
+    });
+    staying
+        .sort_by_key(|(pod, spec)| (spec.role, spec.role == Role::Etcd && leader == Some(&pod.component), spec.index));
+    staying
+}
+
+/// Whether a program of Keelway reads the release.
+fn is_of_keelway(role: Role) -> bool {
+    match role {
+        Role::ClusterController | Role::FleetController | Role::Ingress | Role::Gateway => true,
+        Role::Etcd | Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler => false,
+    }
+}
+
+/// The conditions of a cluster about its release.
+struct VersionConditions {
+    upgrade: Option<ConditionValue>,
+    untested: Option<ConditionValue>,
+}
+
+impl VersionConditions {
+    fn record(self, plan: &mut Plan, cluster: &ClusterRef, reached: Option<Release>, now: &Time) {
+        let Some(document) = plan.documents.clusters.get(cluster) else { return };
+        let conditions = document.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let is_reported = [KUBERNETES_UP_TO_DATE, VERSION_TESTED].iter().any(|kind| condition::has(conditions, kind));
+        // A document that does not change stays shared.
+        if reached.is_none() && !is_reported && self.upgrade.is_none() && self.untested.is_none() {
+            return;
+        }
+        let Some(document) = plan.documents.clusters.get_mut(cluster) else { return };
+        let generation = document.metadata.generation;
+        let status = document.status.get_or_insert_default();
+        if let Some(reached) = reached {
+            status.version = Some(reached.to_string());
+        }
+        condition::set_or_remove(&mut status.conditions, KUBERNETES_UP_TO_DATE, self.upgrade, generation, now);
+        condition::set_or_remove(&mut status.conditions, VERSION_TESTED, self.untested, generation, now);
+    }
+}
+
+fn upgrading(
+    from: Release,
+    (to, wanted): (Release, Release),
+    (done, all): (usize, usize),
+    waits: Option<String>,
+) -> ConditionValue {
+    let then = if to == wanted { String::new() } else { format!(" on the way to {wanted}") };
+    let waits = waits.map(|waits| format!("; the next one waits for {waits}")).unwrap_or_default();
+    let message = format!("from {from} to {to}{then}, one component at a time: {done} of {all} run {to}{waits}");
+    verdict(ConditionStatus::False, ConditionReason::UpgradingKubernetes, message)
+}
+
+fn untested(wanted: Release) -> ConditionValue {
+    let message = format!("this release of Keelway was tested with {} and not with {wanted}", wanted.row.tested);
+    verdict(ConditionStatus::False, ConditionReason::UntestedPatch, message)
 }
 
 /// Whether a component is healthy, and runs as its document specifies.

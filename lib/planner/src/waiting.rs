@@ -15,7 +15,7 @@ use keelway_api::{
     jiff::{SignedDuration, Timestamp},
     machine::{DISK_RESERVE, STATE_DIRECTORY},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
-    release::KEELWAY,
+    release::{KEELWAY, Release},
     role::Role,
     store_observation::MemberId,
     store_rebuild::RebuildPhase,
@@ -232,7 +232,9 @@ pub enum WaitBlocker {
     #[error("{} to {server} to end", count(*.sessions, "connection"))]
     Connections { server: String, sessions: usize },
     #[error("its turn to run {version}: {first} must be ready first")]
-    Upgrade { version: &'static str, first: ComponentName },
+    Upgrade { version: Release, first: ComponentName },
+    #[error("its turn to run {version}: Keelway's components of the cluster must run {KEELWAY} first")]
+    UpgradeAfterKeelway { version: Release },
     #[error("its replacement: Keelway {KEELWAY}")]
     Replacement,
     #[error("its turn to be replaced: {0} is replaced first")]

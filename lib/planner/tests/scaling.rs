@@ -17,10 +17,11 @@ use keelway_api::{
     name::{ClusterRef, HypervisorName, PodName},
     registry::{PULL_SECRET, PULL_SECRET_KEY},
     role::Role,
+    store_observation::{DatabaseSize, MemberId, MemberReport, StoreObservation},
 };
 use keelway_planner::{
     CertificateSeen, ComponentHealth, FirstBindings, PassObservation, Plan, SecretContents, WaitBlocker, WaitKind,
-    holds, invariants, machine_configs, plan,
+    Waiting, holds, invariants, machine_configs, plan,
 };
 use model::{apply, empty, hypervisors, identified, mint};
 use proptest::{collection::vec, prelude::*};
@@ -626,21 +627,172 @@ fn components_are_upgraded_one_after_the_other_and_stores_first() {
     );
 }
 
-#[test]
-fn a_cluster_skips_no_minor_release() {
-    let mut world = World::of(&CLUSTER.replace("1.37.0", "1.35.4"));
+/// A settled cluster of this release with two API servers and two ingresses.
+fn settled_at(version: &str) -> World {
+    let mut world = World::of(&CLUSTER.replace("1.37.0", version));
     for _ in 0..12 {
-        let _ = world.pass(&calm(1, 1));
+        let _ = world.pass(&calm(2, 2));
     }
-    "1.37.0".clone_into(&mut world.documents.clusters.values_mut().next().unwrap().spec.version);
-    let ran = world.digests();
-    let plan = world.pass(&calm(1, 1));
-    assert_eq!(world.digests(), ran);
+    assert_eq!(runs(&world).as_deref(), Some(version));
+    world
+}
+
+fn set_version(world: &mut World, version: &str) {
+    version.clone_into(&mut world.documents.clusters.values_mut().next().unwrap().spec.version);
+}
+
+fn runs(world: &World) -> Option<String> {
+    world.documents.clusters.values().next()?.status.as_ref()?.version.clone()
+}
+
+fn condition(world: &World, kind: &str) -> Option<(String, String)> {
+    let status = world.documents.clusters.values().next()?.status.as_ref()?;
+    let found = status.conditions.iter().find(|found| found.type_ == kind)?;
+    Some((found.reason.clone(), found.message.clone()))
+}
+
+/// [`World::pass`] checks the version skew of each step.
+#[test]
+fn skipped_minor_versions_are_walked_through() {
+    let mut world = settled_at("1.34.9");
+    set_version(&mut world, "1.37.2");
+    let (mut reached, mut reports) = (Vec::new(), Vec::new());
+    for _ in 0..150 {
+        let plan = world.pass(&calm(2, 2));
+        reached.extend(runs(&world).filter(|runs| reached.last() != Some(runs)));
+        reports.extend(condition(&world, "KubernetesUpToDate").map(|(_, message)| message));
+        if plan.decisions.is_empty() && plan.waiting.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(reached, ["1.34.9", "1.35.4", "1.36.3", "1.37.2"]);
+    assert!(versions(&world).iter().all(|(_, version)| version == "1.37.2"));
+    let first = "from 1.34.9 to 1.35.4 on the way to 1.37.2, one component at a time: 0 of ";
+    assert!(reports[0].starts_with(first), "{reports:?}");
+    assert!(reports.iter().any(|report| report.starts_with("from 1.36.3 to 1.37.2, one")), "{reports:?}");
+    assert_eq!(condition(&world, "KubernetesUpToDate"), None);
+    let untested = condition(&world, "VersionTested").unwrap();
+    assert_eq!(untested.0, "UntestedPatch");
     assert!(
-        plan.waiting.iter().any(|waiting| waiting.blocker.to_string().contains("write 1.36.3 first")),
-        "{:?}",
-        plan.waiting
+        world.made("kube-apiserver-0").containers.iter().any(|found| found.image.ends_with("kube-apiserver:v1.37.2"))
     );
+}
+
+/// A patch release does not change what etcd stores.
+#[test]
+fn a_patch_downgrade_replaces_only_what_has_another_image() {
+    let mut world = settled_at("1.37.2");
+    let before = world.digests();
+    set_version(&mut world, "1.37.0");
+    for _ in 0..60 {
+        let plan = world.pass(&calm(2, 2));
+        if plan.decisions.is_empty() && plan.waiting.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(runs(&world).as_deref(), Some("1.37.0"));
+    assert_eq!(condition(&world, "VersionTested"), None);
+    let after = world.digests();
+    let replaced: BTreeSet<&str> = before
+        .iter()
+        .filter(|(pod, digest)| after[*pod] != **digest)
+        .map(|(pod, _)| pod.component.as_str().rsplit_once('-').unwrap().0)
+        .collect();
+    assert_eq!(replaced, ["kube-apiserver", "kube-controller-manager", "kube-scheduler"].into());
+}
+
+/// The next minor version begins only once everything works at the one before.
+#[test]
+fn a_minor_version_begins_only_while_every_component_works() {
+    let mut world = settled_at("1.36.3");
+    set_version(&mut world, "1.37.0");
+    let number = world.documents.components.keys().position(|pod| *pod == world.pod("kube-scheduler-0")).unwrap();
+    let round = Round { ill: 1 << (number % 8), ..calm(2, 2) };
+    let before = versions(&world);
+    for _ in 0..3 {
+        let plan = world.pass(&round);
+        assert_eq!(versions(&world), before);
+        let waits = |waiting: &Waiting| matches!(waiting.blocker, WaitBlocker::Upgrade { .. });
+        assert!(plan.waiting.iter().any(waits), "{:?}", plan.waiting);
+    }
+    let (reason, message) = condition(&world, "KubernetesUpToDate").unwrap();
+    assert_eq!(reason, "UpgradingKubernetes");
+    assert!(message.contains("must be ready first"), "{message}");
+}
+
+#[test]
+fn the_leader_of_a_store_is_upgraded_last_of_its_members() {
+    let mut world = settled_at("1.36.3");
+    set_version(&mut world, "1.37.0");
+    let mut seen = world.observe(&calm(2, 2));
+    let report = |id| MemberReport {
+        id: MemberId(id),
+        cluster_id: MemberId(9),
+        leader: Some(MemberId(1)),
+        term: 1,
+        raft_index: 1,
+        applied_index: 1,
+        revision: 1,
+        is_learner: false,
+        version: "3.6.8".to_owned(),
+        database: DatabaseSize::default(),
+        alarms: BTreeSet::new(),
+        errors: Vec::new(),
+    };
+    let members = [("etcd-0", 1), ("etcd-1", 2), ("etcd-2", 3)];
+    let members = members.map(|(name, id)| (name.parse().unwrap(), ObservedValue::Known(report(id))));
+    let store = StoreObservation { members: members.into(), ..StoreObservation::default() };
+    let id = world.documents.clusters.values().next().unwrap().id().unwrap().clone();
+    seen.stores.insert(id, store);
+    let plan = plan(world.documents.clone(), &seen, Timestamp::UNIX_EPOCH).unwrap();
+    let changed = |pod: &str| plan.documents.components[&world.pod(pod)].spec.version == "1.37.0";
+    assert_eq!(["etcd-0", "etcd-1", "etcd-2"].map(changed), [false, true, false]);
+}
+
+/// A member that joins a store must not be older than the store, and an API server not older than a controller manager.
+#[test]
+fn a_new_component_has_the_version_of_its_role() {
+    let mut world = settled_at("1.36.3");
+    set_version(&mut world, "1.37.0");
+    let is_past = |world: &World| {
+        let of = |role| world.documents.components.values().filter(move |found| found.spec.role == role);
+        of(Role::KubeApiserver).all(|found| found.spec.version == "1.37.0")
+            && of(Role::KubeScheduler).any(|found| found.spec.version == "1.36.3")
+    };
+    for _ in 0..60 {
+        if is_past(&world) {
+            break;
+        }
+        let _ = world.pass(&calm(2, 2));
+    }
+    assert!(is_past(&world));
+    let _ = world.pass(&calm(3, 2));
+    assert_eq!(world.documents.components[&world.pod("kube-apiserver-2")].spec.version, "1.37.0");
+}
+
+#[test]
+fn a_component_beyond_its_version_skew_is_found() {
+    let world = settled_at("1.36.3");
+    let seen = world.observe(&calm(2, 2));
+    let found = |changes: &[(&str, &str)]| {
+        let mut after = world.documents.clone();
+        for (pod, version) in changes {
+            (*version).clone_into(&mut after.components.get_mut(&world.pod(pod)).unwrap().spec.version);
+        }
+        let found = invariants::check(&world.documents, &after, &seen);
+        found.iter().filter(|violation| violation.invariant.contains("version skew")).count()
+    };
+    assert_eq!(found(&[("etcd-0", "1.37.0")]), 0);
+    assert_eq!(found(&[("kube-apiserver-0", "1.36.9")]), 0);
+    assert!(found(&[("kube-apiserver-0", "1.37.0")]) > 0, "before its store");
+    assert!(found(&[("kube-scheduler-0", "1.37.0")]) > 0, "before the API servers");
+    assert!(found(&[("etcd-0", "1.35.4")]) > 0, "back");
+    assert!(found(&[("etcd-0", "1.37.0"), ("etcd-1", "1.37.0")]) > 0, "two at once");
+    let older = settled_at("1.35.4");
+    let mut after = older.documents.clone();
+    "1.37.0".clone_into(&mut after.components.get_mut(&older.pod("etcd-0")).unwrap().spec.version);
+    let found = invariants::check(&older.documents, &after, &older.observe(&calm(2, 2)));
+    assert!(found.iter().any(|violation| violation.invariant.contains("version skew")), "a skipped minor version");
 }
 
 /// Components of an older release of Keelway followed their cluster without recording it. None of them is downgraded.

@@ -24,7 +24,7 @@ const METRICS_SERVER: &str = include_str!("addons/metrics-server.yaml");
 pub(super) fn objects(configuration: &ControllerConfiguration) -> Result<Vec<Value>, ObjectError> {
     let release =
         release::find(&configuration.version).ok_or_else(|| ObjectError::Release(configuration.version.clone()))?;
-    let values = values(configuration, release);
+    let values = values(configuration, &release);
     let addons = &configuration.addons;
     let templates: [(AddonSpec, &'static str, &str); 3] = [
         (addons.core_dns, "CoreDNS", CORE_DNS),

@@ -214,6 +214,12 @@ reasons! {
     SnapshotFailed, WARNING, "Cluster", "EtcdBackedUp":
         "the last attempt to take a snapshot of etcd failed, as the message says; earlier snapshots are not affected"
         => "correct what the message names; Keelway tries again at the next time of `spec.etcd.snapshots.schedule`, and `keelway snapshot create` at once: docs/backup.md";
+    UpgradingKubernetes, NORMAL, "Cluster", "KubernetesUpToDate":
+        "the components are changed to the Kubernetes release of the document, one at a time; the message has the progress"
+        => "nothing; if it does not continue, repair the component that the message names: docs/upgrades.md";
+    UntestedPatch, WARNING, "Cluster", "VersionTested":
+        "`spec.version` is a patch release that is newer than those with which this release of Keelway was tested"
+        => "nothing, if you need a fix of that patch release; the condition is removed by a release of Keelway that was tested with it";
     Upgrading, NORMAL, "Cluster", "KeelwayUpToDate":
         "Keelway's components of the cluster are being upgraded to the manager's release, one at a time"
         => "nothing; if it does not finish, the cluster's other conditions name what it waits for; no later wave begins until then";

@@ -2,11 +2,11 @@
 
 use super::{
     cel::{CelRule, is, list, quoted, rule},
-    forms::{ENDLESS, PORT, SPAN},
+    forms::{ENDLESS, PORT, SPAN, release_form},
 };
 use crate::{
     argument::{Argument, ArgumentType, of_role},
-    release::RELEASES,
+    release::MINORS,
     role::Role,
 };
 
@@ -75,12 +75,12 @@ fn accepts_expression(form: ArgumentType, value: &str) -> String {
 /// Returns the rule for an argument that older releases do not know.
 fn since(role: Role, argument: &Argument, path: &str) -> Option<CelRule> {
     let since = argument.since?;
-    let older = RELEASES.iter().filter(|release| !argument.is_known_to(release)).map(|release| release.kubernetes);
+    let older = MINORS.iter().filter(|row| !argument.is_known_to(&row.newest_tested()));
     let map = path.strip_prefix("spec.").map(|path| format!("self.{path}"))?;
     let name = argument.name;
     Some(rule(
         "spec",
-        format!("!has({map}) || !({} in {map}) || !(self.version in {})", quoted(name), list(older)),
+        format!("!has({map}) || !({} in {map}) || !{}", quoted(name), is("self.version", &release_form(older))),
         format!("{path}: {role} {{self.version}} does not support {name}; remove it until the cluster runs 1.{since}"),
     ))
 }

@@ -5,14 +5,14 @@ use serde_json::{Value as Json, json};
 use super::{
     cel::{CelRule, is, list, rule, write},
     cluster::{LIVES, form, registry},
-    forms::{CPU, LABEL, MEMORY, SPAN, subdomain},
+    forms::{CPU, LABEL, MEMORY, SPAN, release_form, subdomain},
     name,
     schema::extend,
     snapshots,
 };
 use crate::{
     argument::of_role,
-    release::{RELEASES, names},
+    release::{MINORS, names},
     role::Role,
     validated::OPERATORS,
 };
@@ -64,7 +64,6 @@ fn bounds(root: &mut Json) {
 }
 
 fn of_spec() -> Vec<CelRule> {
-    let versions = list(RELEASES.iter().map(|release| release.kubernetes));
     vec![
         rule(
             "spec.namespaces[]",
@@ -73,7 +72,7 @@ fn of_spec() -> Vec<CelRule> {
         ),
         rule(
             "spec.versions[]",
-            format!("self in {versions}"),
+            is("self", &release_form(MINORS.iter())),
             format!("\"{{self}}\" is not supported; supported values: {}", names()),
         ),
         registry(),

@@ -4,9 +4,9 @@ use serde_json::{Value as Json, json};
 
 use super::{
     arguments,
-    cel::{CelRule, is, list, quoted, rule, write},
+    cel::{CelRule, is, quoted, rule, write},
     fleet,
-    forms::{BRACKETED, CPU, ENDLESS, ID, MEMORY, PORT, SPAN, is_dns_name, subdomain},
+    forms::{BRACKETED, CPU, ENDLESS, ID, MEMORY, PORT, SPAN, is_dns_name, release_form, subdomain},
     name, network, restore,
     schema::extend,
     snapshots,
@@ -14,7 +14,7 @@ use super::{
 use crate::{
     change::{CHANGES, ChangeRow, FieldChange},
     machine::SMALLEST_QUOTA,
-    release::{RELEASES, names},
+    release::{MINORS, names},
     resources::{BESIDE_THE_DATABASE, BOUNDED, DEFAULT_QUOTA, LARGEST_QUOTA, least_cpu, least_memory},
     validated::{LONGEST_LIFE, SHORTEST_LIFE},
 };
@@ -86,12 +86,11 @@ fn bounds(root: &mut Json) {
 }
 
 fn of_spec() -> Vec<CelRule> {
-    let versions = list(RELEASES.iter().map(|release| release.kubernetes));
     let wildcard = "self.startsWith('*.') ? self.substring(2) : self";
     vec![
         rule(
             "spec.version",
-            format!("self in {versions}"),
+            is("self", &release_form(MINORS.iter())),
             format!("\"{{self}}\" is not supported; supported values: {}", names()),
         ),
         rule(
@@ -275,28 +274,26 @@ fn of_changes() -> Vec<CelRule> {
                 format!("{is_unborn} || has(self.{path}) == has(oldSelf.{path})"),
                 format!("{path}: is immutable; restore or remove the field as it was, or create a new cluster"),
             )),
-            FieldChange::OneMinorUp => {
-                let known = list(RELEASES.iter().map(|release| release.kubernetes));
-                let steps: Vec<String> = steps().map(|(from, to)| format!("{from} {to}")).collect();
-                let steps = list(steps.iter().map(String::as_str));
+            FieldChange::NoMinorDown => {
+                let known = release_form(MINORS.iter());
+                let (old, new) = (format!("oldSelf.{path}"), format!("self.{path}"));
+                let minor = |version: &str| format!("int({version}.split('.')[1])");
                 Some(rule(
                     "",
                     format!(
-                        "{is_unborn} || !(oldSelf.{path} in {known}) || (oldSelf.{path} + ' ' + self.{path}) in {steps}"
+                        "{is_unborn} || !{} || !{} || {} >= {}",
+                        is(&old, &known),
+                        is(&new, &known),
+                        minor(&new),
+                        minor(&old)
                     ),
                     format!(
-                        "{path}: must be a release of the same or of the next minor version after {{oldSelf.{path}}}, not of \
-                         an older one; write such a release"
+                        "{path}: must not be of an older minor version than {{{old}}}; write a release of the same or of a \
+                         later minor version"
                     ),
                 ))
             }
         }
     };
     CHANGES.iter().filter_map(of_row).collect()
-}
-
-/// Returns the pairs of releases between which an existing cluster may change.
-fn steps() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let pairs = RELEASES.iter().flat_map(|from| RELEASES.iter().map(move |to| (from, to)));
-    pairs.filter(|(from, to)| from.may_become(to)).map(|(from, to)| (from.kubernetes, to.kubernetes))
 }

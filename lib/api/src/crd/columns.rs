@@ -48,6 +48,7 @@ pub(super) const CLUSTER: &[Column] = &[
     column("Version", ".spec.version", "The Kubernetes release."),
     column("Endpoint", ".status.endpoints[0]", "The URL of the API server."),
     column("Etcd", ".spec.etcd.replicas", "The desired number of etcd members."),
+    wide("Running", ".status.version", "The Kubernetes release that every component runs."),
     wide("API servers", ".status.replicas", "The number of API servers."),
     wide("Fleet", ".status.birth.fleet", "Whether the cluster is the control plane of a fleet."),
     wide(

@@ -3,12 +3,12 @@
 use serde_json::{Value as Json, json};
 
 use super::{
-    cel::{CelRule, list, quoted, rule, write},
-    forms::ID,
+    cel::{CelRule, is, list, quoted, rule, write},
+    forms::{ID, release_form},
     schema::extend,
 };
 use crate::{
-    release::{RELEASES, names},
+    release::{MINORS, names},
     role::Role,
 };
 
@@ -30,7 +30,6 @@ pub(super) fn refine(root: &mut Json) {
 }
 
 fn of_spec() -> Vec<CelRule> {
-    let versions = list(RELEASES.iter().map(|release| release.kubernetes));
     vec![
         rule(
             "",
@@ -40,7 +39,7 @@ fn of_spec() -> Vec<CelRule> {
         ),
         rule(
             "spec.version",
-            format!("self in {versions}"),
+            is("self", &release_form(MINORS.iter())),
             format!("\"{{self}}\" is not supported; supported values: {}", names()),
         ),
         rule("spec.user", "self > 0", format!("must not be 0: components do not run as root; {MADE}")),

@@ -1,5 +1,7 @@
 //! Patterns of texts, as regular expressions in the dialect of CEL (RE2).
 
+use crate::release::MinorRelease;
+
 /// An RFC 1123 label of at most 63 characters.
 pub const LABEL: &str = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?";
 /// A port greater than 0.
@@ -22,6 +24,12 @@ pub(super) const ID: &str = "^[0-9a-f]{16}$";
 #[must_use]
 pub fn subdomain() -> String {
     format!("{LABEL}(\\.{LABEL})*")
+}
+
+/// A patch release of these minor versions, as [`crate::release::find`] reads it.
+pub(super) fn release_form<'a>(rows: impl Iterator<Item = &'a MinorRelease>) -> String {
+    let minors: Vec<String> = rows.map(|row| row.minor.to_string()).collect();
+    format!("1[.]({})[.](0|[1-9][0-9]{{0,2}})", minors.join("|"))
 }
 
 /// Returns the condition that a text is a DNS name: its last label is not a number.

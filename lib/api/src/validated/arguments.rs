@@ -46,7 +46,7 @@ impl ArgumentContext<'_> {
         if let Some(release) = self.release.filter(|release| !argument.is_known_to(release)) {
             let since = argument.since.unwrap_or_default();
             return Err(fault(
-                format!("{} {} does not support {name}", self.role, release.kubernetes),
+                format!("{} {release} does not support {name}", self.role),
                 format!("remove it until the cluster runs 1.{since}"),
             ));
         }

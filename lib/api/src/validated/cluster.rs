@@ -54,7 +54,7 @@ impl ValidatedCluster {
         network::check_mtu(spec.vpn.mtu, [&pods, &services, &vpn], &mut faults);
         network::check_domain(&spec.network.dns_domain, &mut faults);
         let (extra_names, extra_addresses) = alternatives(&spec.control_plane.kube_api_server.extra_sans, &mut faults);
-        let extra_arguments = arguments::extra(&spec.control_plane, release, &mut faults);
+        let extra_arguments = arguments::extra(&spec.control_plane, release.as_ref(), &mut faults);
         check_ingress_port(spec.ingress.port, &mut faults);
         check_host(spec.endpoint.host.as_deref(), &mut faults);
         check_registry(spec.images.registry.as_deref(), &mut faults);
@@ -128,11 +128,11 @@ fn with_birth_values(document: &Cluster) -> Cluster {
     kept
 }
 
-fn find_release(version: &str) -> Result<&'static Release, Fault> {
+fn find_release(version: &str) -> Result<Release, Fault> {
     release::find(version).ok_or_else(|| {
         let bare = version.strip_prefix('v').and_then(release::find);
         let help = match bare {
-            Some(release) => format!("write {}", release.kubernetes),
+            Some(release) => format!("write {release}"),
             None => format!("supported values: {}", release::names()),
         };
         let problem = format!("{version:?} is not supported");

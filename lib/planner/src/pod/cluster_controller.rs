@@ -62,7 +62,7 @@ impl PodInputs<'_> {
         let cluster = self.cluster;
         let mut content = json!({
             "kubeconfig": at("kubeconfig.json"),
-            "version": self.release().kubernetes,
+            "version": self.release().to_string(),
             "vpnCIDRs": cluster.vpn,
             "podCIDRs": cluster.pods,
             "serviceCIDRs": cluster.services,

@@ -260,7 +260,7 @@ impl<'a> ClusterRecovery<'a> {
         let Some(cluster) = self.cluster() else { return };
         let wanted = find(&cluster.spec.version);
         let running = self.documents.components_of(self.id).filter_map(|(_, component)| find(&component.spec.version));
-        let newest = running.max_by_key(|release| release.minor());
+        let newest = running.max();
         let is_newer = wanted.zip(newest).filter(|(wanted, newest)| wanted.minor() < newest.minor());
         let ports: BTreeSet<u16> = self
             .documents
@@ -291,7 +291,7 @@ impl<'a> ClusterRecovery<'a> {
             self.note_cluster(DifferenceKind::IngressPort { port });
         }
         if let Some((wanted, newest)) = is_newer {
-            let (wanted, runs) = (wanted.kubernetes.to_string(), newest.kubernetes.to_string());
+            let (wanted, runs) = (wanted.to_string(), newest.to_string());
             self.note_cluster(DifferenceKind::NewerRelease { wanted, runs });
         }
     }

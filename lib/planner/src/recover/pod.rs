@@ -13,7 +13,7 @@ use keelway_api::{
     component::ComponentSpec,
     machine::{Container, ContainerCheck, Pod, PodFile},
     name::{ComponentName, HypervisorName, PodName},
-    release::{RELEASES, Release, find},
+    release::{MINORS, MinorRelease, Release, find},
     role::{API, CLIENT, CONNECT, EGRESS, HEALTH, PEER, Role, SECURE},
 };
 use serde_json::Value;
@@ -32,7 +32,7 @@ pub(super) fn component_spec(
         cluster_id: name.cluster.clone(),
         role,
         index,
-        version: parts.release(cluster)?.kubernetes.to_string(),
+        version: parts.release(cluster)?.to_string(),
         hypervisor: machine.clone(),
         ports: parts.ports()?,
         user: pod.user,
@@ -77,28 +77,24 @@ impl<'a> RecoveredPod<'a> {
         Ok(Self { role, pod, main })
     }
 
-    fn release(&self, cluster: &Cluster) -> Result<&'static Release, UnclearReason> {
-        let tag = tag(&self.main.image);
+    fn release(&self, cluster: &Cluster) -> Result<Release, UnclearReason> {
+        let own = tag(&self.main.image);
         let unknown = || UnclearReason::UnknownRelease { image: self.main.image.clone() };
         match self.role {
-            Role::Etcd => RELEASES.iter().find(|release| release.etcd == tag).ok_or_else(unknown),
+            Role::Etcd => release_of(cluster, |row| row.etcd == own).ok_or_else(unknown),
             Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler => {
-                tag.strip_prefix('v').and_then(find).ok_or_else(unknown)
+                own.strip_prefix('v').and_then(find).ok_or_else(unknown)
             }
             Role::ClusterController => {
                 let found = self.json("cluster-controller.json").and_then(|file| find(file["version"].as_str()?));
                 found.ok_or(UnclearReason::NoVersion)
             }
-            Role::FleetController | Role::Ingress | Role::Gateway => self.release_by_pause(cluster).ok_or_else(unknown),
+            // Only the sandbox image distinguishes releases, and minor versions may share it.
+            Role::FleetController | Role::Ingress | Role::Gateway => {
+                let pause = tag(&self.pod.pause_image);
+                release_of(cluster, |row| row.pause == pause).ok_or_else(unknown)
+            }
         }
-    }
-
-    /// For these roles only the pause image distinguishes releases, and releases may share it. If the cluster's release fits, it is used.
-    fn release_by_pause(&self, cluster: &Cluster) -> Option<&'static Release> {
-        let pause = tag(&self.pod.pause_image);
-        let mut fits = RELEASES.iter().filter(|release| release.pause == pause).rev();
-        let wanted = fits.clone().find(|release| release.kubernetes == cluster.spec.version);
-        wanted.or_else(|| fits.next())
     }
 
     fn ports(&self) -> Result<BTreeMap<String, u16>, UnclearReason> {
@@ -144,6 +140,12 @@ impl<'a> RecoveredPod<'a> {
     fn json(&self, path: &str) -> Option<Value> {
         serde_json::from_str(self.text(path)?).ok()
     }
+}
+
+/// The release of a pod that shows only what belongs to its minor version: the one of the cluster if that fits, or else the newest tested one.
+fn release_of(cluster: &Cluster, fits: impl Fn(&MinorRelease) -> bool) -> Option<Release> {
+    let wanted = find(&cluster.spec.version).filter(|wanted| fits(wanted.row));
+    wanted.or_else(|| MINORS.iter().rfind(|row| fits(row)).map(MinorRelease::newest_tested))
 }
 
 /// The port on loopback of a container's liveness check.

@@ -161,7 +161,7 @@ fn documents(machines: usize, clusters: usize) -> String {
         .unwrap();
     }
     for cluster in 0..clusters {
-        let version = release::newest().kubernetes;
+        let version = release::newest_version();
         write!(
             text,
             "---\napiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: c{cluster}, namespace: default}}\nspec: {{version: \
