@@ -134,7 +134,7 @@ async fn remove(
     Ok(Code::NotSettled)
 }
 
-/// Returns a workload cluster. If there is none with the name, the error names those that there are.
+/// Returns a workload cluster. If it does not exist, the error names the existing ones.
 pub(super) async fn find_cluster(
     clusters: &Api<WorkloadCluster>,
     name: &str,

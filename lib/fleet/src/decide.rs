@@ -139,8 +139,14 @@ pub fn decide(fleet: &FleetState, request: &DecisionRequest<'_>) -> PlacementDec
 }
 
 fn not_selected() -> PlacementDecision {
-    let outcome = PlacementOutcome::NotSelected;
-    PlacementDecision { outcome, policy: None, ignored: Vec::new(), verdicts: BTreeMap::new(), waits: BTreeSet::new() }
+    PlacementDecision::without_choice(PlacementOutcome::NotSelected)
+}
+
+impl PlacementDecision {
+    /// Returns a decision for which no clusters were compared.
+    pub(crate) fn without_choice(outcome: PlacementOutcome) -> Self {
+        Self { outcome, policy: None, ignored: Vec::new(), verdicts: BTreeMap::new(), waits: BTreeSet::new() }
+    }
 }
 
 /// The clusters of an object, and what was decided on each cluster.

@@ -1,6 +1,6 @@
 //! An object stays where it is, although nothing selects it, or it is not known what does.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 
 use crate::{
     DecisionRequest, DivisionPart, FleetState, KeepReason, MoveObstacle, PlacementDecision, PlacementOutcome,
@@ -12,25 +12,12 @@ use crate::{
 pub(crate) fn keep(fleet: &FleetState, request: &DecisionRequest<'_>, reason: KeepReason) -> PlacementDecision {
     let changed = request.current.and_then(|current| changed(fleet, request, current));
     let Some(mut placement) = changed else {
-        let outcome = PlacementOutcome::Keep(reason);
-        return PlacementDecision {
-            outcome,
-            policy: None,
-            ignored: Vec::new(),
-            verdicts: BTreeMap::new(),
-            waits: BTreeSet::new(),
-        };
+        return PlacementDecision::without_choice(PlacementOutcome::Keep(reason));
     };
     let verdicts = verdicts(fleet, &placement);
     placement.reasons = rendered(&verdicts);
     let policy = placement.policy.clone();
-    PlacementDecision {
-        outcome: PlacementOutcome::Place(placement),
-        policy,
-        ignored: Vec::new(),
-        verdicts,
-        waits: BTreeSet::new(),
-    }
+    PlacementDecision { policy, verdicts, ..PlacementDecision::without_choice(PlacementOutcome::Place(placement)) }
 }
 
 fn changed(fleet: &FleetState, request: &DecisionRequest<'_>, current: &PlacementSpec) -> Option<PlacementSpec> {

@@ -65,7 +65,7 @@ impl PodDemand {
 }
 
 impl ObjectDemand {
-    /// Collects pods. A kind of pods of which there are none is left out.
+    /// Collects pods, and leaves out kinds without pods.
     #[must_use]
     pub fn new(pods: impl IntoIterator<Item = PodDemand>) -> Self {
         Self(pods.into_iter().filter(|pods| pods.count != PodCount::Number(0)).collect())
