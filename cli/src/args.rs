@@ -421,6 +421,14 @@ pub(crate) enum ClusterCommand {
                       current one, a minor version may not. Workers keep their kubelets: `keelway node upgrade`. See docs/upgrades.md."
     )]
     Upgrade(ClusterUpgradeArguments),
+    /// Put a cluster to sleep; the next reconcile stops its components. Data, ports, addresses and keys stay, and the API answers 503
+    #[command(
+        after_help = "Example:\n  keelway cluster sleep --name c1 < c1.yaml | keelway reconcile > asleep.yaml\n\nPods on workers continue. See docs/sleep.md."
+    )]
+    Sleep(ClusterName),
+    /// Wake a cluster that sleeps; the next reconcile starts its components
+    #[command(after_help = "Example:\n  keelway cluster wake --name c1 < asleep.yaml | keelway reconcile > c1.yaml")]
+    Wake(ClusterName),
     /// Request that the data of a cluster's etcd is replaced by a snapshot; the next reconcile does it. What was written after the snapshot is
     /// lost. `keelway plan` shows what happens
     #[command(

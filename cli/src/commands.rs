@@ -9,6 +9,7 @@ pub(crate) mod cluster_kubeconfig;
 pub(crate) mod cluster_recover_quorum;
 pub(crate) mod cluster_restore;
 pub(crate) mod cluster_scale;
+pub(crate) mod cluster_sleep;
 pub(crate) mod cluster_upgrade;
 pub(crate) mod completion;
 pub(crate) mod diff;
@@ -92,6 +93,8 @@ pub(crate) fn run(arguments: CliArguments) -> Result<Code, CommandFailure> {
         CliCommand::Cluster(ClusterCommand::Restore(arguments)) => cluster_restore::run(&global, arguments),
         CliCommand::Cluster(ClusterCommand::Scale(arguments)) => cluster_scale::run(&global, &arguments),
         CliCommand::Cluster(ClusterCommand::Upgrade(arguments)) => cluster_upgrade::run(&global, &arguments),
+        CliCommand::Cluster(ClusterCommand::Sleep(name)) => cluster_sleep::run(&global, &name, true),
+        CliCommand::Cluster(ClusterCommand::Wake(name)) => cluster_sleep::run(&global, &name, false),
         CliCommand::Cluster(ClusterCommand::RecoverQuorum(arguments)) => {
             cluster_recover_quorum::run(&global, &arguments)
         }

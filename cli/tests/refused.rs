@@ -39,6 +39,8 @@ const DOCUMENTS: &[&[&str]] = &[
     &["cluster", "restore", "--name", "c1", "--snapshot", "20261127T115200Z-48213"],
     &["cluster", "scale", "--name", "c1", "--etcd-replicas", "3"],
     &["cluster", "upgrade", "--name", "c1", "--to", "1.37.0"],
+    &["cluster", "sleep", "--name", "c1"],
+    &["cluster", "wake", "--name", "c1"],
     &["cluster", "recover-quorum", "--name", "c1", "--lost", "etcd-1"],
     &["cluster", "delete", "--name", "c1"],
     &["fleet", "inject", "--name", "f9"],

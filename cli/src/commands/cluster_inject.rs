@@ -187,6 +187,7 @@ fn cluster(arguments: InjectArguments) -> Cluster {
         certificates: CertificatesSpec::default(),
         addons: AddonsSpec::default(),
         paused: false,
+        asleep: false,
         newer: Newer::default(),
     };
     named(arguments.cluster, spec)

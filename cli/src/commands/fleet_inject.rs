@@ -75,6 +75,7 @@ fn fleet(arguments: FleetInjectArguments) -> Cluster {
         certificates: CertificatesSpec::default(),
         addons: AddonsSpec::default(),
         paused: false,
+        asleep: false,
         newer: Newer::default(),
     };
     named(arguments.fleet, spec)

@@ -61,9 +61,12 @@ fn render(preview: &PlanPreview) -> String {
     let mut text = String::new();
     let clusters = preview.plan.documents.clusters.iter();
     let paused = clusters.filter(|(_, cluster)| cluster.spec.paused).map(|(name, _)| name.to_string());
+    let clusters = preview.plan.documents.clusters.iter();
+    let asleep = clusters.filter(|(_, cluster)| cluster.is_sleeping()).map(|(name, _)| name.to_string());
     if preview.settled() {
         text.push_str("Nothing to do: the machines match the documents.\n");
         section(&mut text, "Paused", paused);
+        section(&mut text, "Asleep", asleep);
         return text;
     }
     let names = ClusterNames::of(&preview.plan.documents);
@@ -96,6 +99,7 @@ fn render(preview: &PlanPreview) -> String {
     let stores = stores.map(|(id, order)| format!("{}: {order}", names.of_namespace(&id.namespace())));
     section(&mut text, "In stores", stores);
     section(&mut text, "Paused", paused);
+    section(&mut text, "Asleep", asleep);
     section(&mut text, "Waiting", preview.plan.waiting.iter().map(ToString::to_string));
     text
 }

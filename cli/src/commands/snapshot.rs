@@ -98,6 +98,10 @@ impl SnapshotClusterArgument {
                 format!("cluster {cluster} has not been created yet"),
                 "create it first: keelway reconcile",
             ),
+            SnapshotError::Asleep => CommandFailure::usage(
+                error.to_string(),
+                "wake it first: `keelway cluster wake`; snapshots that exist can be used as ever",
+            ),
             SnapshotError::NoSink => CommandFailure::usage(
                 format!("cluster {cluster} has no place for snapshots: spec.etcd.snapshots is not set"),
                 "set spec.etcd.snapshots.sink, and run `keelway reconcile`; docs/backup.md has examples",

@@ -1,6 +1,6 @@
 //! The view of clusters.
 
-use keelway_api::{Cluster, Documents, condition, jiff::Timestamp, role::Role};
+use keelway_api::{Cluster, Condition, Documents, condition, jiff::Timestamp, role::Role};
 
 use super::{TableRow, age, message_of, reason_of, status_of};
 
@@ -34,7 +34,7 @@ impl ClusterView {
         let endpoints = cluster.status.as_ref().map(|status| status.endpoints.join(",")).unwrap_or_default();
         Self {
             name: cluster.reference().to_string(),
-            available: status_of(conditions, "Available"),
+            available: availability(conditions),
             version: version(cluster),
             etcd: ready_of(documents, cluster, Role::Etcd),
             api: ready_of(documents, cluster, Role::KubeApiserver),
@@ -52,6 +52,11 @@ fn version(cluster: &Cluster) -> String {
     let wanted = &cluster.spec.version;
     let runs = cluster.status.as_ref().and_then(|status| status.version.as_ref());
     runs.filter(|runs| *runs != wanted).map_or(wanted.clone(), |runs| format!("{runs}->{wanted}"))
+}
+
+/// Returns the status of the condition `Available`, or `Asleep` if that is why the cluster is not available.
+fn availability(conditions: &[Condition]) -> String {
+    if condition::is_true(conditions, "Asleep") { "Asleep".to_owned() } else { status_of(conditions, "Available") }
 }
 
 /// Returns `READY/DESIRED` for one role.

@@ -42,6 +42,51 @@ pub(super) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
+        name: "sleep-first-pass",
+        question: "What stops first if a cluster is put to sleep?",
+        from: worlds::three,
+        change: |world| world.cluster("c1").spec.asleep = true,
+    },
+    Scenario {
+        name: "sleep-ingresses",
+        question: "What do the ingresses get before the API servers stop?",
+        from: worlds::three,
+        change: |world| {
+            world.cluster("c1").spec.asleep = true;
+            world.pass();
+        },
+    },
+    Scenario {
+        name: "sleep-over",
+        question: "What is done while a cluster sleeps, although it is to be scaled and upgraded?",
+        from: worlds::three,
+        change: |world| {
+            world.cluster("c1").spec.asleep = true;
+            (0..8).for_each(|_| drop(world.pass()));
+            world.cluster("c1").spec.control_plane.replicas = 1;
+        },
+    },
+    Scenario {
+        name: "sleep-with-a-drained-machine",
+        question: "What is done if a machine of a sleeping cluster is drained?",
+        from: worlds::three,
+        change: |world| {
+            world.cluster("c1").spec.asleep = true;
+            (0..8).for_each(|_| drop(world.pass()));
+            world.hypervisor("private-2").spec.drain = true;
+        },
+    },
+    Scenario {
+        name: "wake-first-pass",
+        question: "What starts first if a cluster is woken?",
+        from: worlds::three,
+        change: |world| {
+            world.cluster("c1").spec.asleep = true;
+            (0..8).for_each(|_| drop(world.pass()));
+            world.cluster("c1").spec.asleep = false;
+        },
+    },
+    Scenario {
         name: "unpaused",
         question: "What is done first when a paused cluster is resumed?",
         from: worlds::three,

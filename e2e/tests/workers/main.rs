@@ -12,6 +12,7 @@
 mod access;
 mod addons;
 mod admission;
+mod asleep;
 mod beside;
 mod controller;
 mod evicted;
@@ -95,6 +96,7 @@ fn scenario(tag: &str, reach: ReachMode) {
     stage("NATs", || nats::forget_and_move(&worker_fleet, &c1));
     stage("beside each other", || beside::nobody_meets_the_other(&c1, &c2));
     stage("both families", || families::both_carry(&c2));
+    stage("sleep", || asleep::keeps_data_and_pods(&worker_fleet, &c2));
     stage("overlay", || overlay::on_the_vpn(&worker_fleet, &c2));
     let addresses = stage("evict", || evicted::from(&worker_fleet, &c1, "w2"));
     let evicted = joins::Evicted { name: "w2", addresses: &addresses };

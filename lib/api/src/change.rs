@@ -64,7 +64,7 @@ const fn immutable_field(
 }
 
 /// Every field of a Cluster's spec.
-pub const CHANGES: [ChangeRow; 18] = [
+pub const CHANGES: [ChangeRow; 19] = [
     row("spec.className", FieldChange::Free),
     row("spec.version", FieldChange::NoMinorDown),
     row("spec.fleet", FieldChange::NeverAddedOrRemoved),
@@ -91,6 +91,7 @@ pub const CHANGES: [ChangeRow; 18] = [
     row("spec.certificates", FieldChange::Free),
     row("spec.addons", FieldChange::Free),
     row("spec.paused", FieldChange::Free),
+    row("spec.asleep", FieldChange::Free),
 ];
 
 impl ClusterBirth {

@@ -20,6 +20,7 @@ use crate::{
     release::KEELWAY_UNRECORDED,
     restore::RestoreSpec,
     role::Role,
+    sleep::SleepStatus,
     snapshots::{SnapshotsSpec, SnapshotsStatus},
     store_rebuild::{EtcdRecovery, QuorumRecovery, RebuiltStore, StoreRebuild},
     store_space::StoreSpace,
@@ -90,6 +91,11 @@ pub struct ClusterSpec {
     /// included. Running components continue.
     #[serde(default, skip_serializing_if = "is_false")]
     pub paused: bool,
+    /// If true, the cluster sleeps: its components are stopped, and its API answers 503. Data, placements, ports,
+    /// addresses and keys stay, and pods on workers continue. `keelway cluster sleep` and `keelway cluster wake` set it.
+    /// See docs/sleep.md.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub asleep: bool,
     /// Fields of a newer release.
     #[serde(skip)]
     pub newer: Newer,
@@ -537,13 +543,17 @@ pub struct ClusterStatus {
     /// The progress of the cluster's first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initialization: Option<Initialization>,
+    /// Its sleep. If it is empty, the cluster is awake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sleep: Option<SleepStatus>,
     /// The release of Keelway's components of the cluster: gateways, egresses and cluster-controllers, or, in a
     /// fleet, fleet-controllers. If it is empty, the release is v0.1.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keelway: Option<KeelwayStatus>,
     /// `Available`: the API serves through every ingress. `Progressing`: the cluster is changing to match its
     /// document; `False` if it matches (`Settled`) or cannot continue (`Blocked`). `Degraded`: a component is not
-    /// ready. `Paused`: `spec.paused` is true. `EtcdBackedUp`: `False` if the last snapshot could not be taken.
+    /// ready. `Paused`: `spec.paused` is true. `Asleep`: the cluster sleeps; `False` while it falls
+    /// asleep or wakes up. `EtcdBackedUp`: `False` if the last snapshot could not be taken.
     /// `KubernetesUpToDate`: `False` while components are changed to `spec.version`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]

@@ -42,6 +42,7 @@ mod schemas;
 pub mod secret;
 mod secret_name;
 pub mod shared;
+pub mod sleep;
 pub mod snapshots;
 mod split;
 pub mod store_observation;

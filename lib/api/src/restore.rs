@@ -54,9 +54,15 @@ impl RestoreSpec {
 }
 
 impl Cluster {
-    /// Returns the request to restore a snapshot, if it is neither executed nor in progress.
+    /// Returns the request to restore a snapshot, if it is neither executed nor in progress. While the cluster sleeps, it is not carried out.
     #[must_use]
     pub fn pending_restore(&self) -> Option<&RestoreSpec> {
+        self.unexecuted_restore().filter(|_| !self.is_sleeping())
+    }
+
+    /// As [`Self::pending_restore`], also while the cluster sleeps.
+    #[must_use]
+    pub fn unexecuted_restore(&self) -> Option<&RestoreSpec> {
         let request = self.spec.etcd.restore.as_ref().filter(|_| !self.deleted() && !self.spec.paused)?;
         let Some(store) = self.status.as_ref().and_then(|status| status.etcd.as_ref()) else { return Some(request) };
         let is_executed = store.rebuilt.as_ref().is_some_and(|rebuilt| request.is_executed_by(&rebuilt.source));

@@ -145,6 +145,7 @@ fn spec(options: &HostingOptions, version: &str) -> ClusterSpec {
         certificates: CertificatesSpec::default(),
         addons: AddonsSpec::default(),
         paused: false,
+        asleep: false,
         newer: Newer::default(),
     }
 }

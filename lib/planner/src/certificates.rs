@@ -39,6 +39,9 @@ use crate::{
     world::ValidatedDocuments,
 };
 
+/// The longest lifetime of the certificate with which an ingress answers in sleep. Its key is on a public machine.
+const IN_SLEEP_TTL: Span = Span::hours(720);
+
 struct DesiredCertificate<'a> {
     secret: &'a str,
     name: &'static str,
@@ -76,11 +79,15 @@ pub(crate) fn plan_certificates(
             pod,
             spec: &component.spec,
         });
+        let is_asleep = tenant.document.spec.asleep && tenant.document.is_sleeping();
         let drivers = match world.hosting() {
+            None if is_asleep => Vec::new(),
             Some(_) => vec![first_administrator_of_host()],
             None => vec![driver(), driver_of_etcd()],
         };
-        let wanted = drivers.into_iter().chain(sites.flat_map(|site| site.certificates()));
+        let needed = |site: &CertificateInputs| !is_asleep || site.spec.role == Role::Ingress;
+        let in_sleep = tenant.document.is_sleeping();
+        let wanted = drivers.into_iter().chain(sites.filter(needed).flat_map(|site| site.certificates(in_sleep)));
         let signed = wanted.filter(|want| signs(want) && !tenant.cannot_use(want.authority));
         let due = signed.filter(|want| want.is_due(&tenant, &seen, now));
         if tenant.cluster.paused {
@@ -91,11 +98,21 @@ pub(crate) fn plan_certificates(
         blocked.extend(missing_authorities(&tenant));
         mint.extend(authorities(&tenant));
         let ttl = tenant.cluster.certificates.component_ttl;
-        mint.extend(due.map(|want| want.request(tenant.id, ttl)));
+        let lifetime =
+            |want: &DesiredCertificate| if is_of_ingress(&tenant, want) { ttl.min(IN_SLEEP_TTL) } else { ttl };
+        mint.extend(due.map(|want| {
+            let ttl = lifetime(&want);
+            want.request(tenant.id, ttl)
+        }));
         mint.extend(wireguard_keys(&tenant));
     }
     plan.waiting.extend(blocked);
     overdue
+}
+
+/// Whether it is of an ingress, which has a certificate only in sleep.
+fn is_of_ingress(tenant: &Tenant, want: &DesiredCertificate) -> bool {
+    tenant.of_role(Role::Ingress).any(|(pod, _)| pod.component.as_str() == want.secret)
 }
 
 /// Waits for the authorities and keys of a cluster that a person has to restore.
@@ -240,7 +257,7 @@ impl<'a> CertificateInputs<'a> {
         self.world.machines.get(&self.spec.hypervisor).map(|machine| machine.private.clone()).unwrap_or_default()
     }
 
-    fn certificates(&self) -> Vec<DesiredCertificate<'a>> {
+    fn certificates(&self, in_sleep: bool) -> Vec<DesiredCertificate<'a>> {
         match self.spec.role {
             Role::Etcd => self.etcd(),
             Role::KubeApiserver => self.kube_apiserver(),
@@ -248,6 +265,8 @@ impl<'a> CertificateInputs<'a> {
             Role::KubeScheduler => self.controller("system:kube-scheduler"),
             Role::ClusterController => vec![self.user(CLUSTER_CONTROLLER_USER)],
             Role::FleetController => vec![self.user(names::CONTROLLER_USER)],
+            // It answers in the place of the API servers.
+            Role::Ingress if in_sleep => vec![self.wanted("server", KUBERNETES, self.api_serving())],
             Role::Ingress => Vec::new(),
             Role::Gateway => vec![
                 self.user(crate::secret_names::GATEWAY),
@@ -273,12 +292,11 @@ impl<'a> CertificateInputs<'a> {
     }
 
     fn kube_apiserver(&self) -> Vec<DesiredCertificate<'a>> {
-        let serving = server("kube-apiserver", self.api_names(), self.api_addresses());
         let egress = || self.wanted("egress", INFRASTRUCTURE, client(EGRESS_NAME, &[]));
         let of_kubelets =
             || self.wanted("kubelet-client", KUBERNETES, client(crate::secret_names::KUBELET_CLIENT, &[]));
         let mut wanted = vec![
-            self.wanted("server", KUBERNETES, serving),
+            self.wanted("server", KUBERNETES, self.api_serving()),
             self.wanted("etcd-client", ETCD, client("kube-apiserver-etcd-client", &[])),
         ];
         wanted.extend((!self.cluster.is_fleet).then(of_kubelets));
@@ -297,6 +315,10 @@ impl<'a> CertificateInputs<'a> {
     /// The client certificate of a component inside the cluster.
     fn user(&self, user: &str) -> DesiredCertificate<'a> {
         self.wanted("client", KUBERNETES, client(user, &[]))
+    }
+
+    fn api_serving(&self) -> CertificateSubject {
+        server("kube-apiserver", self.api_names(), self.api_addresses())
     }
 
     fn api_names(&self) -> Vec<String> {

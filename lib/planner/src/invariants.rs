@@ -4,6 +4,7 @@
 
 mod rebuild_check;
 mod skew_check;
+mod sleep_check;
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -84,6 +85,7 @@ const INVARIANTS: [(&str, Invariant); 31] = [
     ("Secrets are removed only with their cluster or component", secrets_stay),
     ("a cluster with a created store gets no new authority and no new key", keys_are_minted_once),
     ("a paused or frozen cluster is not changed", clusters_that_are_left_stay),
+    ("a cluster falls asleep in order, and keeps its data and its components", sleep_check::clusters_sleep_in_order),
     ("no key is in a spec, a status or an argument list", keys_stay_in_secrets),
 ];
 
@@ -113,8 +115,11 @@ pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
         plan.waiting.iter().any(|waiting| blocks(waiting) && waiting.subject == WaitSubject::Cluster(name.clone()))
     };
     let mut found = Vec::new();
-    for (name, cluster) in
-        plan.documents.clusters.iter().filter(|(_, cluster)| !cluster.deleted() && !cluster.spec.paused)
+    for (name, cluster) in plan
+        .documents
+        .clusters
+        .iter()
+        .filter(|(_, cluster)| !cluster.deleted() && !cluster.spec.paused && !cluster.is_sleeping())
     {
         let Some(id) = cluster.id().filter(|_| !lacks_keys(&plan.documents, cluster)) else { continue };
         for role in Role::ALL {
@@ -741,7 +746,9 @@ fn servers_are_drained(step: &PlanTransition) -> Vec<String> {
 fn replicas_take_turns(step: &PlanTransition) -> Vec<String> {
     let well = |pod: &PodName| matches!(step.seen.health.get(pod), Some(ComponentHealth::Healthy));
     let mut found = Vec::new();
-    for (name, cluster) in step.after.clusters.iter().filter(|(_, cluster)| !cluster.deleted()) {
+    for (name, cluster) in
+        step.after.clusters.iter().filter(|(_, cluster)| !cluster.deleted() && !cluster.is_sleeping())
+    {
         let Some(id) = cluster.id() else { continue };
         for role in [Role::Etcd, Role::KubeApiserver, Role::Ingress, Role::Gateway] {
             // One member runs, and the others are stopped.
@@ -836,7 +843,13 @@ fn secrets_stay(step: &PlanTransition) -> Vec<String> {
             |pod: &&PodName| pod.cluster.namespace() == name.namespace && pod.component.as_str() == name.name;
         let component_went =
             step.before.components.keys().any(|pod| of_component(&pod) && !step.after.components.contains_key(pod));
-        cluster_stays && !component_went
+        // An ingress has a certificate only while its cluster sleeps.
+        let is_of_ingress = |(pod, component): (&PodName, &Shared<Component>)| {
+            let cluster = step.after.clusters.get(&component.spec.cluster);
+            let is_awake = cluster.is_some_and(|cluster| !cluster.is_sleeping());
+            component.spec.role == Role::Ingress && of_component(&pod) && is_awake
+        };
+        cluster_stays && !component_went && !step.after.components.iter().any(is_of_ingress)
     })
     .map(|name| format!("{}/{}", name.namespace, name.name))
     .collect()

@@ -52,6 +52,7 @@ mod replacement_turns;
 mod restore;
 mod retirement;
 mod secret_names;
+mod sleep;
 mod snapshots;
 mod status;
 mod steps;
@@ -113,6 +114,7 @@ pub use restore::{DataRestoration, RestorableSnapshot, RestoreBlocker, data_rest
 pub use secret_names::{
     API_SERVER_NAME, DRIVER_SECRET, KUBERNETES as KUBERNETES_AUTHORITY, SecretContents, WIREGUARD, holds,
 };
+pub use sleep::SleepBlocker;
 pub use snapshots::{is_snapshot_due, next_snapshot, record_snapshot, snapshot_due_since};
 pub use steps::{plan, plan_part};
 pub use store_health::lag;

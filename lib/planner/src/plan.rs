@@ -133,6 +133,16 @@ pub enum Decision {
         /// The members that were lost.
         lost: Vec<ComponentName>,
     },
+    /// A cluster falls asleep.
+    Sleep {
+        /// The cluster.
+        cluster: ClusterRef,
+    },
+    /// A cluster wakes up.
+    Wake {
+        /// The cluster.
+        cluster: ClusterRef,
+    },
     /// A missing bundle was derived from the other values of its Secret.
     RestoreBundle {
         /// The cluster, or the namespace of the installation.
@@ -248,6 +258,14 @@ impl fmt::Display for Decision {
                  {component} does not know to be committed will be missing",
                 are_named(lost)
             ),
+            Self::Sleep { cluster } => write!(
+                f,
+                "put {cluster} to sleep: its components stop, controllers first and etcd last, and its ingresses answer with 503; data, ports, \
+                 addresses and keys stay, and pods on workers continue"
+            ),
+            Self::Wake { cluster } => {
+                write!(f, "wake {cluster}: its etcd starts first, then its API servers, then all others")
+            }
             Self::RestoreBundle { owner, secret, key } => {
                 write!(f, "restore {key} of the Secret {secret} of {owner}: it is derived from its other values")
             }

@@ -1,5 +1,6 @@
 //! The pods of components, built from templates without side effects.
 
+mod asleep_ingress;
 mod cluster_controller;
 mod egress;
 mod etcd;
@@ -160,6 +161,9 @@ impl<'a> PodInputs<'a> {
     /// The condition for the first start and for each later one.
     fn start(&self) -> Start {
         let document = self.tenant.document;
+        if document.stops_in_sleep(self.spec.role) {
+            return Start::Stopped;
+        }
         if let Some(start) = rebuild::start_in_rebuild(document, self.spec.role, &self.pod.component) {
             return start;
         }

@@ -7,12 +7,13 @@ use alloc::{
 use core::net::{IpAddr, SocketAddr};
 
 use keelway_api::{
-    Component, Documents, Shared,
+    Cluster, Component, Documents, Shared,
     component::ComponentStage,
     documents::SecretName,
     fault::Faults,
     name::{HypervisorName, PodName},
     role::{API, CLIENT, HEALTH, Role, SECURE},
+    sleep::SleepPhase,
     validated::ValidatedHypervisor,
 };
 
@@ -85,7 +86,17 @@ pub fn probes(documents: &Documents) -> Result<Vec<Probe>, Faults> {
     let world = ValidatedDocuments::of(documents)?;
     let probe = |(pod, component): (&PodName, &Shared<Component>)| {
         let machine = world.machines.get(&component.spec.hypervisor)?;
+        let cluster = documents.clusters.get(&component.spec.cluster);
+        let role = component.spec.role;
+        if cluster.is_some_and(|cluster| cluster.stops_in_sleep(role)) {
+            return None;
+        }
         let mut probe = of(pod, component, machine)?;
+        let answers =
+            |cluster: &Shared<Cluster>| cluster.sleep_phase().is_some_and(SleepPhase::is_answered_by_ingresses);
+        if role == Role::Ingress && cluster.is_some_and(answers) {
+            (probe.path, probe.witness) = (ASLEEP_PATH, HealthWitness::None);
+        }
         if component.spec.role == Role::KubeApiserver {
             probe.witness = ingresses(documents, pod);
         }
@@ -101,6 +112,9 @@ pub(crate) fn controller_liveness(role: Role) -> &'static str {
 
 /// The liveness path of Keelway's own programs.
 pub(crate) const OWN_LIVENESS: &str = "/healthz";
+
+/// The path at which an ingress reports that it answers for a cluster that sleeps. No API server has it.
+pub(crate) const ASLEEP_PATH: &str = "/keelway-asleep";
 
 /// haproxy checks the readiness of each API server every second, over TLS that it verifies.
 fn ingresses(documents: &Documents, server: &PodName) -> HealthWitness {

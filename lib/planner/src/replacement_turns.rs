@@ -48,7 +48,8 @@ impl<'a> ReplacementTurns<'a> {
             self.held.extend(tenant.components.iter().map(|(name, _)| *name));
             return;
         }
-        if tenant.document.deleted() {
+        // No replica of a cluster that sleeps is relied on.
+        if tenant.document.deleted() || tenant.document.is_sleeping() {
             return;
         }
         if is_awaited(tenant.document) {

@@ -45,7 +45,7 @@ use crate::{
     plan::Plan,
     pod::{MissingKey, PodInputs},
     secret_names::ENCRYPTION,
-    store_start::{DATA, machine_that_cannot_stop},
+    store_start::{DATA, STOPPED_IN_REBUILD, machine_that_cannot_stop},
     tenant::Tenant,
     text::joined,
     world::ValidatedDocuments,
@@ -129,9 +129,9 @@ pub(crate) fn begin(plan: &mut Plan, fleet: &mut FleetCapacity, at: StoreContext
         Some(RestoreBlocker::OtherCluster)
     } else {
         let unusable = refusal(&plan.documents, &at.cluster.reference, at.id, at.seen, &request);
-        unusable
-            .or_else(|| silent_members(&plan.documents, at))
-            .or_else(|| machine_that_cannot_stop(&plan.documents, at.seen, at.id).map(RestoreBlocker::Agent))
+        unusable.or_else(|| silent_members(&plan.documents, at)).or_else(|| {
+            machine_that_cannot_stop(&plan.documents, at.seen, at.id, &STOPPED_IN_REBUILD).map(RestoreBlocker::Agent)
+        })
     };
     match blocker {
         Some(blocker) => block(plan, subject, blocker),

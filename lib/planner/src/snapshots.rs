@@ -15,7 +15,7 @@ use crate::verdict::verdict;
 const BACKED_UP: &str = "EtcdBackedUp";
 
 /// Returns when the next snapshot of a cluster is due: at the first time of its schedule after the last attempt. A time that passes while no driver
-/// runs is made up for once. None: the cluster has no schedule, or nothing to copy yet, or is paused or deleted.
+/// runs is made up for once. None: the cluster has no schedule, or nothing to copy yet, or is paused, sleeps or is deleted.
 #[must_use]
 pub fn next_snapshot(cluster: &Cluster) -> Option<Timestamp> {
     let due = snapshot_due_since(cluster)?;
@@ -36,7 +36,8 @@ pub fn snapshot_due_since(cluster: &Cluster) -> Option<Timestamp> {
 }
 
 fn schedule(cluster: &Cluster) -> Option<SnapshotSchedule> {
-    let is_copied = !cluster.deleted() && !cluster.spec.paused && cluster.is_initialized();
+    let is_asleep = cluster.spec.asleep || cluster.is_sleeping();
+    let is_copied = !cluster.deleted() && !cluster.spec.paused && !is_asleep && cluster.is_initialized();
     cluster.spec.etcd.snapshots.as_ref().filter(|_| is_copied)?.schedule()
 }
 

@@ -25,6 +25,7 @@ use crate::{
     certificates::OverdueCertificates,
     deletion::forget_abandoned,
     plan::{Connections, Plan, PlanScope},
+    sleep::{self, SleepBlocker},
     store_creation, store_start,
     text::{count, listed},
     verdict::verdict,
@@ -44,6 +45,7 @@ pub(crate) fn plan_status(
 ) {
     components(plan, seen, now);
     for (name, document) in plan.documents.clusters.iter_mut() {
+        sleep::note_sleep(document, now);
         pauses(document, overdue.get(name).map(Vec::as_slice).unwrap_or_default(), now);
     }
     for (name, (id, cluster)) in &world.clusters {
@@ -225,6 +227,8 @@ fn components(plan: &mut Plan, seen: &PassObservation, now: &Time) {
         let cluster = plan.documents.clusters.get(&spec.cluster);
         if store_creation::has_lost_data(&plan.documents, seen, pod, spec) {
             Some((ConditionStatus::False, ConditionReason::DataLost, lost_data(&plan.documents, pod, spec)))
+        } else if cluster.is_some_and(|cluster| cluster.stops_in_sleep(spec.role)) {
+            Some((ConditionStatus::False, ConditionReason::Asleep, SleepBlocker::Wake.into()))
         } else if cluster.is_some_and(|cluster| store_start::waits_for_api(cluster, spec.role)) {
             Some((ConditionStatus::False, ConditionReason::NotStarted, WaitBlocker::ApiServer))
         } else {
@@ -240,7 +244,8 @@ fn components(plan: &mut Plan, seen: &PassObservation, now: &Time) {
             None => verdict(ConditionStatus::True, ConditionReason::Healthy, "it passes its health check"),
             Some((status, reason, blocker)) => verdict(*status, *reason, blocker.to_string()),
         };
-        if let Some((_, reason, blocker)) = unready.filter(|_| !is_left && !document.is_leaving()) {
+        let is_due = |(_, reason, _): &UnreadyComponent| *reason != ConditionReason::Asleep;
+        if let Some((_, reason, blocker)) = unready.filter(is_due).filter(|_| !is_left && !document.is_leaving()) {
             plan.waiting.push(Waiting::of_cluster(ComponentRef::of(cluster, pod), wait_kind(reason), blocker));
         }
         let generation = document.metadata.generation;
@@ -347,6 +352,7 @@ fn clusters(
     let generation = document.metadata.generation;
     let wanted = document.spec.replicas(Role::Ingress) as usize;
     let deleted = document.deleted();
+    let in_sleep = sleep::conditions_in_sleep(document);
     let status = document.status.get_or_insert_default();
     let available = if deleted {
         verdict(ConditionStatus::False, ConditionReason::Deleting, "it is being deleted")
@@ -366,6 +372,7 @@ fn clusters(
     } else {
         verdict(ConditionStatus::True, ConditionReason::NotReady, format!("not ready: {}", broken.join(", ")))
     };
+    let (available, degraded) = in_sleep.filter(|_| !deleted).unwrap_or((available, degraded));
     status.replicas = replicas;
     status.endpoints = endpoints;
     status.observed_generation = generation;

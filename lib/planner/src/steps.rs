@@ -14,7 +14,7 @@ use crate::{
     PassObservation, WaitBlocker, access, authorities, bundles, certificates, class, deletion, draining, enrollment,
     installation, keelway_upgrade, machine_deletion, newer, placement,
     plan::{Plan, PlanScope},
-    restore, status, store_creation, store_health, store_room, versions,
+    restore, sleep, status, store_creation, store_health, store_room, versions,
     world::ValidatedDocuments,
 };
 
@@ -63,6 +63,7 @@ pub fn plan_part(
     store_creation::plan_birth_records(&mut plan);
     store_creation::wait_for_changes(&mut plan, &world);
     deletion::plan_deletions(&mut plan, &world, seen, &Time(now));
+    sleep::plan_sleep(&mut plan, &world, seen, &Time(now));
     keelway_upgrade::plan_waves(&mut plan, part, &Time(now));
     restore::copy_encryption_keys(&mut plan, &world);
     placement::plan_components(&mut plan, &world, seen, (part, now));

@@ -39,16 +39,20 @@ pub(crate) fn any_may_start(cluster: &Cluster) -> bool {
     members(cluster).is_some_and(|members| members.values().any(|member| member.phase > MemberPhase::Pending))
 }
 
-/// A machine of an API server or a member whose agent cannot stop a pod and keep its data. None: all that respond can.
+/// The roles that a rebuild stops.
+pub(crate) const STOPPED_IN_REBUILD: [Role; 2] = [Role::Etcd, Role::KubeApiserver];
+
+/// A machine with components of these roles whose agent cannot stop a pod and keep its data. None: all that respond can.
 pub(crate) fn machine_that_cannot_stop(
     documents: &Documents,
     seen: &PassObservation,
     id: &ClusterId,
+    roles: &[Role],
 ) -> Option<HypervisorName> {
     let can_stop = |state: &MachineState| {
         ConfigFormat::understood_by(state.formats).is_some_and(|format| format >= ConfigFormat::Two)
     };
-    let components = [Role::Etcd, Role::KubeApiserver].into_iter().flat_map(|role| of_role(documents, id, role));
+    let components = roles.iter().flat_map(|role| of_role(documents, id, *role));
     let mut machines = components.map(|(_, component)| &component.spec.hypervisor);
     machines.find(|machine| seen.machine(machine).is_some_and(|state| !can_stop(state))).cloned()
 }

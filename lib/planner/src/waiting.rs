@@ -22,7 +22,8 @@ use keelway_api::{
 };
 
 use crate::{
-    ComponentRef, MachineRefusal, MissingKey, PlacementError, RecoveryBlocker, RestoreBlocker, StoreOrder,
+    ComponentRef, MachineRefusal, MissingKey, PlacementError, RecoveryBlocker, RestoreBlocker, SleepBlocker,
+    StoreOrder,
     installation::RESTORE,
     minted::UnusableReason,
     recover::role_of,
@@ -176,6 +177,8 @@ pub enum WaitBlocker {
     UnknownMember { id: MemberId, name: String },
     #[error("{0}")]
     Restore(RestoreBlocker),
+    #[error("{0}")]
+    Sleep(#[from] SleepBlocker),
     #[error("its data directory")]
     DataDirectory,
     #[error("etcd: {0}")]

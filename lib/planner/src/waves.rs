@@ -113,9 +113,9 @@ impl Waves {
     }
 }
 
-/// Whether the cluster takes part in waves. A paused cluster takes part once it is no longer paused.
+/// Whether the cluster takes part in waves. A cluster that is paused or sleeps takes part later.
 pub(crate) fn is_upgradable(cluster: &Cluster) -> bool {
-    cluster.id().is_some() && !cluster.deleted() && !cluster.spec.paused
+    cluster.id().is_some() && !cluster.deleted() && !cluster.spec.paused && !cluster.is_sleeping()
 }
 
 /// Whether Keelway's own components of the cluster are to run another release than this one.

@@ -154,9 +154,13 @@ fn is_of(documents: &Documents, probe: &Probe, role: Role) -> bool {
     documents.components.get(&probe.component).is_some_and(|component| component.spec.role == role)
 }
 
-/// Returns the clusters that should have an API.
+/// Returns the clusters that should have an API. A cluster that sleeps has none.
 fn serving(documents: &Documents) -> impl Iterator<Item = &ClusterId> {
-    documents.clusters.values().filter(|cluster| !cluster.deleted()).filter_map(|cluster| cluster.id())
+    documents
+        .clusters
+        .values()
+        .filter(|cluster| !cluster.deleted() && !cluster.is_sleeping())
+        .filter_map(|cluster| cluster.id())
 }
 
 /// Returns the API server from which a cluster's bindings are read: the first.

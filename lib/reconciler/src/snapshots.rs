@@ -14,6 +14,7 @@ use keelway_api::{
     documents::{ENCRYPTION_SECRET, SecretName},
     jiff::{SignedDuration, Timestamp},
     name::ClusterId,
+    role::Role,
     snapshots::{SNAPSHOT_SECRET, SnapshotRetention, SnapshotStatus, SnapshotsSpec},
 };
 use keelway_etcd_client::{EtcdError, SnapshotStream};
@@ -38,6 +39,9 @@ pub enum SnapshotError {
     /// The cluster does not exist on any machine yet.
     #[error("the cluster has not been created yet")]
     NotMade,
+    /// The cluster sleeps.
+    #[error("the cluster is asleep, so that no etcd member runs")]
+    Asleep,
     /// The cluster has no sink.
     #[error("spec.etcd.snapshots is not set, so that there is no place for snapshots")]
     NoSink,
@@ -161,6 +165,9 @@ pub(crate) async fn take(
     now: Timestamp,
 ) -> Result<TakenSnapshot, SnapshotError> {
     let id = cluster.id().ok_or(SnapshotError::NotMade)?;
+    if cluster.stops_in_sleep(Role::Etcd) {
+        return Err(SnapshotError::Asleep);
+    }
     let spec = spec(cluster)?;
     let repository = snapshot_repository(documents, cluster)?;
     let key = snapshot_key(documents, id)?;

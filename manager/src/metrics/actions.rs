@@ -14,7 +14,7 @@ pub(super) struct ActionKind {
 }
 
 /// All kinds and results. A decision is saved with its pass, so it cannot fail separately. An effect can.
-pub(super) const KINDS: [ActionKind; 23] = [
+pub(super) const KINDS: [ActionKind; 25] = [
     done("add-member"),
     done("bear"),
     done("restore"),
@@ -38,6 +38,8 @@ pub(super) const KINDS: [ActionKind; 23] = [
     done("release"),
     done("remove-member"),
     done("retire"),
+    done("sleep"),
+    done("wake"),
 ];
 
 const fn done(kind: &'static str) -> ActionKind {
@@ -103,6 +105,8 @@ fn of_decision(decision: &Decision) -> &'static str {
             "remove-member"
         }
         Decision::RebuildStore { .. } | Decision::RestoreStore { .. } => "rebuild-store",
+        Decision::Sleep { .. } => "sleep",
+        Decision::Wake { .. } => "wake",
         Decision::RestoreBundle { .. } => "restore",
         Decision::RemoveCluster { .. } => "forget",
         Decision::RemoveHypervisor { .. } => "release",

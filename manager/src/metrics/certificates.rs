@@ -1,7 +1,7 @@
 //! Computes when certificates expire, and when they should be renewed.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash as _, Hasher as _},
     str,
     sync::{Mutex, PoisonError},
@@ -47,6 +47,11 @@ impl Dates {
     }
 }
 
+/// Whether a certificate of a cluster that sleeps is renewed. All others are renewed when it wakes up.
+fn is_renewed_in_sleep(secret: &SecretName) -> bool {
+    holder(&secret.name) == Role::Ingress.row().name || holds(&secret.name) == SecretContents::Authority
+}
+
 impl CertificateCache {
     pub(super) fn families(&self, documents: &Documents) -> [MetricFamily; 3] {
         let [ends, renewals] = self.of_clusters(documents);
@@ -58,7 +63,12 @@ impl CertificateCache {
         let ids = documents.clusters.iter().filter_map(|(name, cluster)| Some((cluster.id()?, name)));
         let clusters: BTreeMap<String, &ClusterRef> = ids.map(|(id, name)| (ClusterId::namespace(id), name)).collect();
         let mut first: BTreeMap<(Option<&ClusterRef>, &str), Dates> = BTreeMap::new();
+        let asleep = documents.clusters.values().filter(|cluster| cluster.spec.asleep && cluster.is_sleeping());
+        let asleep: BTreeSet<String> = asleep.filter_map(|cluster| Some(cluster.id()?.namespace())).collect();
         for (secret, dates) in self.read(documents) {
+            if asleep.contains(&secret.namespace) && !is_renewed_in_sleep(secret) {
+                continue;
+            }
             let known = first.entry((clusters.get(&secret.namespace).copied(), holder(&secret.name))).or_insert(dates);
             *known = known.first(dates);
         }

@@ -15,7 +15,8 @@ pub(super) fn families(documents: &Documents) -> [MetricFamily; 4] {
 
 /// Counts clusters by state. A state without clusters has the value 0.
 fn clusters(documents: &Documents) -> MetricFamily {
-    let mut family = MetricFamily::new("clusters", "Clusters by state: Available, Progressing, Degraded or Deleting");
+    let mut family =
+        MetricFamily::new("clusters", "Clusters by state: Available, Progressing, Degraded, Asleep or Deleting");
     for state in ClusterState::ALL {
         let number = documents.clusters.values().filter(|cluster| ClusterState::of(cluster) == state).count();
         family.add([("state", state.as_str().to_owned())], count(number));
@@ -115,7 +116,8 @@ pub(super) mod tests {
     fn every_state_has_a_value() {
         let documents = documents([cluster("c1", &["Available"], true), cluster("c2", &["Degraded"], true)]);
         let [clusters, conditions, deletions, components] = families(&documents);
-        let expected = ["state=Available 1", "state=Progressing 0", "state=Degraded 1", "state=Deleting 0"];
+        let expected =
+            ["state=Available 1", "state=Progressing 0", "state=Degraded 1", "state=Asleep 0", "state=Deleting 0"];
         assert_eq!(clusters.lines(), expected);
         assert_eq!(conditions.samples.len(), 6);
         assert_eq!(conditions.lines()[0], "namespace=default cluster=c1 condition=Available 1");

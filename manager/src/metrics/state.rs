@@ -11,18 +11,22 @@ pub(super) enum ClusterState {
     Progressing,
     /// A part of the cluster is degraded.
     Degraded,
+    /// The cluster sleeps.
+    Asleep,
     /// The cluster is being deleted.
     Deleting,
 }
 
 impl ClusterState {
-    pub(super) const ALL: [Self; 4] = [Self::Available, Self::Progressing, Self::Degraded, Self::Deleting];
+    pub(super) const ALL: [Self; 5] =
+        [Self::Available, Self::Progressing, Self::Degraded, Self::Asleep, Self::Deleting];
 
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Available => "Available",
             Self::Progressing => "Progressing",
             Self::Degraded => "Degraded",
+            Self::Asleep => "Asleep",
             Self::Deleting => "Deleting",
         }
     }
@@ -35,6 +39,8 @@ impl ClusterState {
             Self::Deleting
         } else if !cluster.is_initialized() {
             Self::Progressing
+        } else if is("Asleep") {
+            Self::Asleep
         } else if is("Degraded") || !(is("Available") || is("Progressing")) {
             Self::Degraded
         } else if is("Progressing") {
@@ -60,6 +66,7 @@ mod tests {
             (&["Available", "Degraded"], true, ClusterState::Degraded),
             (&["Progressing", "Degraded"], true, ClusterState::Degraded),
             (&[], true, ClusterState::Degraded),
+            (&["Asleep"], true, ClusterState::Asleep),
         ] {
             assert_eq!(
                 ClusterState::of(&cluster("c1", conditions, initialized)),

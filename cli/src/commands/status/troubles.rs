@@ -14,7 +14,7 @@ const TOLD: usize = 6;
 
 /// Lists faults of machines first, because their components depend on them. The help for a reason appears once.
 pub(super) fn of(documents: &Documents) -> String {
-    let parts = [machines(documents), paused(documents), stores(documents), components(documents)];
+    let parts = [machines(documents), paused(documents), asleep(documents), stores(documents), components(documents)];
     let all: Vec<Trouble> = parts.into_iter().flatten().collect();
     let mut explained = BTreeSet::new();
     let mut text = String::new();
@@ -63,6 +63,20 @@ fn paused(documents: &Documents) -> Vec<Trouble<'_>> {
     conditions.collect()
 }
 
+/// A cluster that sleeps is reported by one line, and its components by none.
+fn asleep(documents: &Documents) -> Vec<Trouble<'_>> {
+    let conditions = documents.clusters.iter().filter_map(|(name, cluster)| {
+        let asleep = find(&cluster.status.as_ref()?.conditions, "Asleep")?;
+        let state = match asleep.reason.as_str() {
+            "Asleep" => "is asleep",
+            "FallingAsleep" => "falls asleep",
+            _ => "wakes up",
+        };
+        Some(Trouble { line: format!("{name} {state}: {}", asleep.message), reason: &asleep.reason })
+    });
+    conditions.collect()
+}
+
 /// The conditions of stores exist only while something is wrong.
 const OF_STORES: [&str; 2] = ["EtcdMembersHealthy", "EtcdHasRoom"];
 
@@ -87,7 +101,7 @@ fn components(documents: &Documents) -> Vec<Trouble<'_>> {
     let mut troubles = Vec::new();
     for (pod, component) in &documents.components {
         let conditions = component.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        if status_of(conditions, "Ready") != "True" {
+        if status_of(conditions, "Ready") != "True" && reason(conditions, "Ready") != "Asleep" {
             let line = format!("{} waits for {}", title(pod, component), message_of(conditions, "Ready"));
             troubles.push(Trouble { line, reason: reason(conditions, "Ready") });
         }

@@ -172,6 +172,15 @@ reasons! {
     Paused, NORMAL, "Cluster", "Paused, Progressing":
         "`spec.paused` is true, so nothing in the cluster changes; running components continue"
         => "set `spec.paused` to false to resume reconciliation";
+    Asleep, NORMAL, "Cluster, Component", "Asleep, Available, Degraded, Ready":
+        "the cluster sleeps: its components are stopped, its data stays, and its ingresses answer requests with 503"
+        => "run `keelway cluster wake --name NAME` (`spec.asleep`) to use the cluster again: docs/sleep.md";
+    FallingAsleep, NORMAL, "Cluster", "Asleep, Available":
+        "the components of the cluster are being stopped, one role after the other; the message names the step"
+        => "nothing; if it does not finish, `keelway plan` names what the cluster waits for: docs/sleep.md";
+    WakingUp, NORMAL, "Cluster", "Asleep, Available":
+        "the components of the cluster start again, etcd first; the message names the step"
+        => "nothing; if it does not finish, `keelway plan` names what the cluster waits for: docs/sleep.md";
     CertificatesDue, WARNING, "Cluster", "Paused":
         "the cluster is paused, and some of its certificates should be renewed; the message names them"
         => "set `spec.paused` to false before they expire";

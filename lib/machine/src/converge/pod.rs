@@ -102,7 +102,7 @@ pub(super) fn plan_revival(name: &PodName, wanted: (&Pod, &PodDigests), state: &
     let was_made_of_it = seen.sandboxes.iter().all(|sandbox| sandbox.digest == digests.replacement);
     let has_files = state.files.contains_key(&format!("{}/{FILES}", pod_directory(name)));
     let was_started = !seen.sandboxes.is_empty() && was_made_of_it && has_files;
-    if !was_started || pod.start.waits() || !tree::allows_start(name, pod, state) {
+    if !was_started || pod.start.waits() || pod.start.stops() || !tree::allows_start(name, pod, state) {
         return Vec::new();
     }
     let (ended, running) = if let Some(sandbox) = state.reusable_sandbox(name, wanted) {

@@ -11,9 +11,10 @@ use core::net::SocketAddr;
 
 use keelway_api::{
     component::ComponentStage,
-    machine::{ContainerCheck, HaproxyServers, OnChange, STATS_SOCKET},
+    machine::{ContainerCheck, HaproxyServers, OnChange, PodFile, STATS_SOCKET},
     release,
     role::{API, Role, SECURE},
+    sleep::SleepPhase,
 };
 
 use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, text};
@@ -39,25 +40,40 @@ const HALF_CLOSED_SECONDS: u64 = 10;
 const SEGMENT: u32 = 1220;
 
 /// The most file descriptors of an ingress with this memory limit, two for each connection.
-fn descriptors(memory_limit_bytes: u64) -> u64 {
+pub(super) fn descriptors(memory_limit_bytes: u64) -> u64 {
     memory_limit_bytes / CONNECTION_BYTES * 2
 }
 
 impl PodInputs<'_> {
     pub(super) fn ingress(&self) -> Result<PodTemplate, MissingKey> {
+        if self.tenant.document.sleep_phase().is_some_and(SleepPhase::is_answered_by_ingresses) {
+            return self.asleep_ingress();
+        }
         let authority = self.shared("ca.crt", secret_names::KUBERNETES, "bundle.crt", OnChange::Restart)?;
         let servers = self.servers();
         // A running haproxy already has these servers: it reads the file when it starts.
         let list = text("servers.cfg", list(&servers), OnChange::PickedUp);
-        Ok(PodTemplate {
-            files: vec![authority, text("haproxy.cfg", self.haproxy()?, OnChange::Restart), list],
+        let files = vec![authority, text("haproxy.cfg", self.haproxy()?, OnChange::Restart), list];
+        Ok(self.haproxy_template(files, &["haproxy.cfg", "servers.cfg"], Some(servers)))
+    }
+
+    /// The ingress of a cluster that sleeps. It has no servers.
+    fn asleep_ingress(&self) -> Result<PodTemplate, MissingKey> {
+        let mut files = vec![text("haproxy.cfg", self.asleep_haproxy(), OnChange::Restart)];
+        files.extend(self.asleep_files()?);
+        Ok(self.haproxy_template(files, &["haproxy.cfg"], None))
+    }
+
+    fn haproxy_template(&self, files: Vec<PodFile>, read: &[&str], servers: Option<HaproxyServers>) -> PodTemplate {
+        // haproxy runs with a master process, which handles signals also as the first process of its container.
+        let command = ["haproxy", "-W", "-db"].map(ToString::to_string).into_iter();
+        let read = read.iter().flat_map(|file| ["-f".to_string(), at(file)]);
+        PodTemplate {
+            files,
             data: vec![("run", "/run/haproxy")],
             image: release::haproxy_image(self.cluster.registry.as_deref()),
-            // haproxy runs with a master process, which handles signals also as the first process of its container.
-            command: ["haproxy", "-W", "-db", "-f", &at("haproxy.cfg"), "-f", &at("servers.cfg")]
-                .map(ToString::to_string)
-                .to_vec(),
-            servers: Some(servers),
+            command: command.chain(read).collect(),
+            servers,
             check: ContainerCheck::Socket {
                 path: STATS_SOCKET.to_string(),
                 request: "show info".to_string(),
@@ -65,7 +81,7 @@ impl PodInputs<'_> {
             },
             startup_seconds: Some(STARTUP_SECONDS),
             beside: vec![],
-        })
+        }
     }
 
     /// The API servers that were ready before and stay. haproxy itself checks whether they are ready now.
@@ -117,11 +133,7 @@ defaults
     timeout server-fin {HALF_CLOSED_SECONDS}s
 
 frontend api
-{binds}    stick-table type ipv6 size 64k expire 30s store conn_cur,conn_rate(10s)
-    tcp-request connection track-sc0 src,ipmask(32,64)
-    tcp-request connection reject if {{ sc0_conn_cur gt {CONNECTIONS_OF_A_SOURCE} }}
-    tcp-request connection reject if {{ sc0_conn_rate gt {NEW_CONNECTIONS_OF_A_SOURCE} }}
-    option tcplog
+{binds}{limits}    option tcplog
     option dontlog-normal
 {stream_rules}    default_backend {BACKEND}
 {stream_backend}
@@ -155,6 +167,7 @@ defaults {BACKEND}
     default-server {options}
 ",
             binds = binds.concat(),
+            limits = source_limits(),
             stream_rules = self.stream_rules(),
             stream_backend = self.stream_backend()?,
             descriptors = descriptors(self.cluster.bounds.resources(self.spec.role).memory_limit_bytes),
@@ -163,8 +176,19 @@ defaults {BACKEND}
     }
 }
 
-fn bind(address: SocketAddr) -> String {
+pub(super) fn bind(address: SocketAddr) -> String {
     format!("    bind {address} mss {SEGMENT}\n")
+}
+
+/// The limits of connections from one source.
+pub(super) fn source_limits() -> String {
+    format!(
+        "    stick-table type ipv6 size 64k expire 30s store conn_cur,conn_rate(10s)
+    tcp-request connection track-sc0 src,ipmask(32,64)
+    tcp-request connection reject if {{ sc0_conn_cur gt {CONNECTIONS_OF_A_SOURCE} }}
+    tcp-request connection reject if {{ sc0_conn_rate gt {NEW_CONNECTIONS_OF_A_SOURCE} }}
+"
+    )
 }
 
 /// The checks of a server, for those that haproxy starts with and for those that are added later.

@@ -17,7 +17,7 @@ use crate::{
     deletion::is_machine_lost,
     membership::{StoreContext, pod, replaced_at, store},
     store_creation::has_lost_data,
-    store_start::machine_that_cannot_stop,
+    store_start::{STOPPED_IN_REBUILD, machine_that_cannot_stop},
     text::{joined, listed},
 };
 
@@ -172,7 +172,7 @@ fn check_machines(
     at: StoreContext<'_>,
     (member, report): (&ComponentName, &MemberReport),
 ) -> Result<(), RecoveryBlocker> {
-    if let Some(machine) = machine_that_cannot_stop(documents, at.seen, at.id) {
+    if let Some(machine) = machine_that_cannot_stop(documents, at.seen, at.id, &STOPPED_IN_REBUILD) {
         return Err(RecoveryBlocker::Agent(machine));
     }
     let pod = pod(at.id, member);

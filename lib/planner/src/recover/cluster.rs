@@ -82,6 +82,7 @@ impl<'a> ClusterRecovery<'a> {
             self.recover_components();
             self.stop_removed_members();
             self.recover_facts();
+            self.keep_awake();
             self.note_strangers();
             self.note_what_is_not_held();
         }
@@ -256,7 +257,8 @@ impl<'a> ClusterRecovery<'a> {
                 Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController | Role::FleetController
             )
         };
-        let has_served = of_role(&waits).iter().any(|held| held.pod.start == Start::Always);
+        let has_started = |held: &HeldPod| matches!(held.pod.start, Start::Always | Start::Stopped);
+        let has_served = of_role(&waits).iter().any(has_started);
         let Some(cluster) = self.cluster() else { return };
         let wanted = find(&cluster.spec.version);
         let running = self.documents.components_of(self.id).filter_map(|(_, component)| find(&component.spec.version));
@@ -294,6 +296,24 @@ impl<'a> ClusterRecovery<'a> {
             let (wanted, runs) = (wanted.to_string(), newest.to_string());
             self.note_cluster(DifferenceKind::NewerRelease { wanted, runs });
         }
+    }
+
+    /// A cluster that was woken after the backup stays awake: its document would stop all its components at once.
+    fn keep_awake(&mut self) {
+        let is_asleep = |cluster: &Cluster| cluster.spec.asleep || cluster.is_sleeping();
+        let relied_on = |held: &&HeldPod| {
+            let role = role_of(&held.name.component).map(|(role, _)| role);
+            matches!(role, Some(Role::Etcd | Role::KubeApiserver)) && held.age == ConfigAge::Later
+        };
+        let is_awake = self.pods.iter().filter(relied_on).any(|held| !held.pod.start.stops());
+        if !is_awake || !self.cluster().is_some_and(is_asleep) {
+            return;
+        }
+        if let Some(cluster) = self.documents.clusters.get_mut(self.reference) {
+            cluster.spec.asleep = false;
+            cluster.status.get_or_insert_default().sleep = None;
+        }
+        self.note_cluster(DifferenceKind::Awake);
     }
 
     /// Reports pods on machines with unknown config that no document names.

@@ -80,6 +80,8 @@ pub enum DifferenceKind {
     MemberUnknown { id: MemberId, name: String },
     /// An API server of the cluster became ready after the backup.
     Initialized,
+    /// Components of the cluster run, and its document says that it sleeps.
+    Awake,
     /// The documents lack the port of a cluster's ingresses, or have another one.
     IngressPort { port: u16 },
     /// The components of a cluster run a newer minor release than its document names.
@@ -118,6 +120,7 @@ impl DifferenceKind {
             | Self::MemberRemoved
             | Self::MoreReplicas { .. }
             | Self::Initialized
+            | Self::Awake
             | Self::IngressPort { .. } => Remedy::Realigned,
             Self::NoDocument { .. } | Self::StoreBorn { .. } => Remedy::Adopted,
             Self::RestoredSecret | Self::RestoredCluster => Remedy::Restored,
@@ -184,6 +187,7 @@ impl fmt::Display for DifferenceKind {
                 "has lost its data on {machine}, and does not start without it: restore its data, or delete its cluster"
             ),
             Self::Certificates => f.write_str("has newer certificates on its machine than in its Secret"),
+            Self::Awake => f.write_str("runs, but its document says that it sleeps: spec.asleep is false now"),
             Self::StoreBorn { members } => {
                 write!(f, "its store has the members {}, but the documents record none", members.join(", "))
             }
