@@ -21,6 +21,7 @@ use crate::commands::{
     cluster_kubeconfig::KubeconfigArguments,
     cluster_recover_quorum::RecoverQuorumArguments,
     cluster_restore::RestoreArguments,
+    cluster_rotate::RotateArguments,
     cluster_scale::ScaleArguments,
     cluster_upgrade::ClusterUpgradeArguments,
     diff::DiffArguments,
@@ -443,6 +444,14 @@ pub(crate) enum ClusterCommand {
                       only the lost members stored are lost. See docs/operations.md."
     )]
     RecoverQuorum(RecoverQuorumArguments),
+    /// Rotate a key of a Cluster while it runs, or complete a rotation
+    #[command(
+        after_help = "Example:\n  keelway cluster rotate --name c1 --service-account-key < c1.yaml | keelway reconcile > rotated.yaml\n  \
+                      keelway cluster rotate --name c1 --service-account-key --complete < rotated.yaml | keelway reconcile > c1.yaml\n\n\
+                      The first command creates a new key and puts it into use. The previous key stays valid until the second one.\n\
+                      See docs/rotation.md."
+    )]
+    Rotate(RotateArguments),
     /// Mark a Cluster for deletion; the next reconcile deletes it from its machines
     #[command(after_help = "Example:\n  keelway cluster delete --name c1 < c1.yaml | keelway reconcile > empty.yaml")]
     Delete(ClusterName),

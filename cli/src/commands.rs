@@ -8,6 +8,7 @@ pub(crate) mod cluster_inject;
 pub(crate) mod cluster_kubeconfig;
 pub(crate) mod cluster_recover_quorum;
 pub(crate) mod cluster_restore;
+pub(crate) mod cluster_rotate;
 pub(crate) mod cluster_scale;
 pub(crate) mod cluster_sleep;
 pub(crate) mod cluster_upgrade;
@@ -98,6 +99,7 @@ pub(crate) fn run(arguments: CliArguments) -> Result<Code, CommandFailure> {
         CliCommand::Cluster(ClusterCommand::RecoverQuorum(arguments)) => {
             cluster_recover_quorum::run(&global, &arguments)
         }
+        CliCommand::Cluster(ClusterCommand::Rotate(arguments)) => cluster_rotate::run(&global, &arguments),
         CliCommand::Cluster(ClusterCommand::Delete(name)) => cluster_delete::run(&global, &name),
         CliCommand::Cluster(ClusterCommand::Kubeconfig(arguments)) => cluster_kubeconfig::run(&global, &arguments),
         CliCommand::Fleet(command) => fleet::run(&global, command),

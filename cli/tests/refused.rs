@@ -42,6 +42,7 @@ const DOCUMENTS: &[&[&str]] = &[
     &["cluster", "sleep", "--name", "c1"],
     &["cluster", "wake", "--name", "c1"],
     &["cluster", "recover-quorum", "--name", "c1", "--lost", "etcd-1"],
+    &["cluster", "rotate", "--name", "c1", "--service-account-key", "--encryption-key"],
     &["cluster", "delete", "--name", "c1"],
     &["fleet", "inject", "--name", "f9"],
     &["reconcile"],

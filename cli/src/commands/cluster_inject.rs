@@ -12,6 +12,7 @@ use keelway_api::{
     jiff::Timestamp,
     name::ClusterRef,
     release,
+    rotation::RotationsSpec,
     validated::ValidatedCluster,
 };
 
@@ -185,6 +186,7 @@ fn cluster(arguments: InjectArguments) -> Cluster {
             pull_secrets: arguments.image_pull_secrets.into_iter().map(|name| LocalSecretReference { name }).collect(),
         },
         certificates: CertificatesSpec::default(),
+        rotations: RotationsSpec::default(),
         addons: AddonsSpec::default(),
         paused: false,
         asleep: false,

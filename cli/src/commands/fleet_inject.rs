@@ -8,6 +8,7 @@ use keelway_api::{
         ImagesSpec, IngressSpec, LocalSecretReference, NetworkSpec, VpnSpec,
     },
     release,
+    rotation::RotationsSpec,
 };
 
 use super::cluster_inject::{add, named};
@@ -73,6 +74,7 @@ fn fleet(arguments: FleetInjectArguments) -> Cluster {
             pull_secrets: arguments.image_pull_secrets.into_iter().map(|name| LocalSecretReference { name }).collect(),
         },
         certificates: CertificatesSpec::default(),
+        rotations: RotationsSpec::default(),
         addons: AddonsSpec::default(),
         paused: false,
         asleep: false,

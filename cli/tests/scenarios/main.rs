@@ -12,6 +12,7 @@ mod faults;
 mod fleets;
 mod owners;
 mod quorum;
+mod rotations;
 mod scaling;
 mod stores;
 mod told;
@@ -48,6 +49,7 @@ fn all() -> Vec<&'static Scenario> {
         faults::ALL,
         fleets::ALL,
         owners::ALL,
+        rotations::ALL,
         stores::ALL,
     ];
     all.into_iter().flatten().collect()

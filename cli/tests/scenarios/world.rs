@@ -9,6 +9,7 @@ use keelway_api::{
     membership::MembershipReason,
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::{EGRESS, Role},
+    rotation::{RotatedKey, RotationPhase},
     store_observation::MemberId,
     store_rebuild::RebuildPhase,
 };
@@ -294,6 +295,17 @@ impl World {
             }
         }
         panic!("it does not reach {wanted:?}: {:?}", self.preview().plan.waiting);
+    }
+
+    /// Runs passes until the rotation of a key of c1 has reached a phase.
+    pub(super) fn pass_until_rotation(&mut self, key: RotatedKey, wanted: RotationPhase) {
+        for _ in 0..MOST_PASSES {
+            self.pass();
+            if self.cluster("c1").rotation(key).is_some_and(|rotation| rotation.phase == wanted) {
+                return;
+            }
+        }
+        panic!("it does not reach {wanted}: {:?}", self.preview().plan.waiting);
     }
 
     /// Runs passes until nothing is left to do.

@@ -22,7 +22,8 @@ use tracing::{
 use tracing_subscriber::{Layer, layer::Context};
 
 /// The events before and after each save and each effect.
-const REPORTED: [&str; 8] = ["saves", "saved", "begins", "done", "binds", "bound", "orders", "ordered"];
+const REPORTED: [&str; 10] =
+    ["saves", "saved", "begins", "done", "binds", "bound", "orders", "ordered", "rewrites", "rewrote"];
 
 fn main() -> anyhow::Result<ExitCode> {
     let cut = std::env::var("CUT").ok().map(|cut| cut.parse::<FailpointSignal>()).transpose()?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use keelway_api::{ByteString, Documents, documents::SecretName, duration::Span, jiff::Timestamp};
+use keelway_api::{ByteString, Documents, documents::SecretName, duration::Span, jiff::Timestamp, machine::sha256_hex};
 use keelway_planner::{CertificateSubject, MintRequest};
 use keelway_reconciler::{MintError, Minter};
 use rcgen::{CertificateParams, DistinguishedName, DnType, PublicKeyData, SanType, SignatureAlgorithm, SigningKey};
@@ -23,6 +23,18 @@ impl Minter for SimulatedMinter {
 
     fn mint(&mut self, documents: &mut Documents, wanted: &[MintRequest], now: Timestamp) -> Result<(), MintError> {
         for request in wanted {
+            if let MintRequest::NextServiceAccountKey { secret } = request {
+                self.mint_next(documents, secret);
+                continue;
+            }
+            if let MintRequest::NextEncryptionKey { secret } = request {
+                let has = documents.secrets.get(secret).and_then(|found| found.data.as_ref());
+                if !has.is_some_and(|data| data.contains_key("next.key")) {
+                    let key = ByteString(self.key()[..ENCRYPTION_KEY].as_bytes().to_vec());
+                    documents.put_secret_values(secret, [("next.key".to_owned(), key)]);
+                }
+                continue;
+            }
             let (name, data) = self.data(request, now);
             documents.put_secret_values(&name, data);
         }
@@ -31,6 +43,20 @@ impl Minter for SimulatedMinter {
 }
 
 impl SimulatedMinter {
+    /// The public half of a key is its id.
+    fn mint_next(&mut self, documents: &mut Documents, name: &SecretName) {
+        let key = self.key();
+        let found = documents.secrets.get(name).and_then(|secret| secret.data.clone()).unwrap_or_default();
+        if found.contains_key("next.key") {
+            return;
+        }
+        let public = format!("public of {}\n", sha256_hex(key.as_bytes()));
+        let part = |part: &str| found.get(part).map(|value| value.0.clone()).unwrap_or_default();
+        let bundle = [part("active.pub"), public.clone().into_bytes(), part("previous.pub")].concat();
+        let values = [("next.key", key.into_bytes()), ("next.pub", public.into_bytes()), ("bundle.pub", bundle)];
+        documents.put_secret_values(name, values.map(|(name, value)| (name.to_owned(), ByteString(value))));
+    }
+
     fn data(&mut self, request: &MintRequest, now: Timestamp) -> (SecretName, BTreeMap<String, ByteString>) {
         let key = self.key();
         let entries = match request {
@@ -55,6 +81,8 @@ impl SimulatedMinter {
                 ("active.pub".to_owned(), "public".to_owned()),
                 ("bundle.pub".to_owned(), "public".to_owned()),
             ],
+            // Minted beside the other generations.
+            MintRequest::NextServiceAccountKey { .. } | MintRequest::NextEncryptionKey { .. } => Vec::new(),
             MintRequest::EncryptionKey { .. } => vec![("active.key".to_owned(), key[..ENCRYPTION_KEY].to_owned())],
             MintRequest::WireGuardKey { name, .. } => {
                 // The text has the length of a key.

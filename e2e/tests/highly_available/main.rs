@@ -13,6 +13,7 @@ mod failures;
 mod ingress;
 mod plane;
 mod replicas;
+mod rotation;
 mod scaling;
 mod status;
 mod store;
@@ -75,6 +76,8 @@ fn scenario(tag: &str, reach: ReachMode) {
     ingress::serve_metrics(&plane);
     scaling::members_change(&mut plane);
     scaling::no_request_fails(&mut plane);
+    rotation::service_account_key(&mut plane);
+    rotation::encryption_key(&mut plane);
     replicas::are_spread(&plane);
 
     let load = Load::start(&plane.kubectl);

@@ -50,7 +50,7 @@ impl<'a> Store<'a> {
     }
 
     /// Runs `etcdctl` beside a member, and returns its output, or none if it fails.
-    fn etcdctl(&self, member: &Component, arguments: &[&str]) -> Option<Value> {
+    pub(crate) fn etcdctl(&self, member: &Component, arguments: &[&str]) -> Option<Value> {
         let mut command = self.client(&self.endpoint(member));
         let ran = self.plane.machine(member).run(command.args(arguments).arg("--write-out=json"));
         (ran.code() == 0).then(|| ran.json())

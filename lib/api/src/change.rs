@@ -89,6 +89,7 @@ pub const CHANGES: [ChangeRow; 19] = [
     row("spec.vpn.mtu", FieldChange::Free),
     row("spec.images", FieldChange::Free),
     row("spec.certificates", FieldChange::Free),
+    row("spec.rotations", FieldChange::Free),
     row("spec.addons", FieldChange::Free),
     row("spec.paused", FieldChange::Free),
     row("spec.asleep", FieldChange::Free),

@@ -20,6 +20,7 @@ use crate::{
     release::KEELWAY_UNRECORDED,
     restore::RestoreSpec,
     role::Role,
+    rotation::{RotationsSpec, RotationsStatus},
     sleep::SleepStatus,
     snapshots::{SnapshotsSpec, SnapshotsStatus},
     store_rebuild::{EtcdRecovery, QuorumRecovery, RebuiltStore, StoreRebuild},
@@ -84,6 +85,9 @@ pub struct ClusterSpec {
     /// The lifetimes of certificates.
     #[serde(default)]
     pub certificates: CertificatesSpec,
+    /// Requests to rotate keys of the cluster while it runs. See docs/rotation.md.
+    #[serde(default, skip_serializing_if = "RotationsSpec::is_empty")]
+    pub rotations: RotationsSpec,
     /// The add-ons that Keelway manages in the cluster for its workers.
     #[serde(default)]
     pub addons: AddonsSpec,
@@ -534,6 +538,9 @@ pub struct ClusterStatus {
     /// identity. If one is missing or differs, the cluster is `Blocked`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub minted: BTreeMap<String, String>,
+    /// The last rotation of each key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotations: Option<RotationsStatus>,
     /// The settings that never change after the cluster's creation. They are recorded with its first etcd members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub birth: Option<ClusterBirth>,
@@ -555,6 +562,7 @@ pub struct ClusterStatus {
     /// ready. `Paused`: `spec.paused` is true. `Asleep`: the cluster sleeps; `False` while it falls
     /// asleep or wakes up. `EtcdBackedUp`: `False` if the last snapshot could not be taken.
     /// `KubernetesUpToDate`: `False` while components are changed to `spec.version`.
+    /// `KeysRotating`: a key is being rotated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,

@@ -37,6 +37,7 @@ pub mod reserved;
 pub mod resources;
 pub mod restore;
 pub mod role;
+pub mod rotation;
 mod schema;
 mod schemas;
 pub mod secret;

@@ -9,6 +9,7 @@ use keelway_api::{
     },
     name::{ClusterRef, NameError, is_label},
     release::{self, KEELWAY, Release},
+    rotation::RotationsSpec,
 };
 use keelway_planner::identify_clusters;
 
@@ -143,6 +144,7 @@ fn spec(options: &HostingOptions, version: &str) -> ClusterSpec {
         vpn: VpnSpec::default(),
         images: ImagesSpec { registry: options.registry.clone(), pull_secrets: Vec::new() },
         certificates: CertificatesSpec::default(),
+        rotations: RotationsSpec::default(),
         addons: AddonsSpec::default(),
         paused: false,
         asleep: false,

@@ -58,7 +58,7 @@ fn missing(plan: &Plan, id: &ClusterId) -> Vec<(SecretName, &'static str, ByteSt
 }
 
 /// The bundle of a Secret. None: the Secret has a bundle, or lacks its active generation.
-fn derived(secret: &Secret, bundle: &str, half: &str) -> Option<ByteString> {
+pub(crate) fn derived(secret: &Secret, bundle: &str, half: &str) -> Option<ByteString> {
     let data = secret.data.as_ref()?;
     let part = |generation: &str| data.get([generation, ".", half].concat().as_str());
     if data.contains_key(bundle) || part(GENERATIONS[0]).is_none() {

@@ -163,6 +163,7 @@ pub fn hosted_requests(
         agents: BTreeMap::new(),
         bindings: Vec::new(),
         stores: BTreeMap::new(),
+        rewrites: BTreeMap::new(),
         decisions: Vec::new(),
         waiting: Vec::new(),
         due: None,

@@ -3,6 +3,7 @@
 //! The checker follows the rules alone. It shares only the documents with the code that it checks.
 
 mod rebuild_check;
+mod rotation_check;
 mod skew_check;
 mod sleep_check;
 
@@ -83,7 +84,11 @@ const INVARIANTS: [(&str, Invariant); 31] = [
     ("a component stays in the documents until its machine was observed without it, or is lost", components_are_known),
     ("the documents of a deleted cluster are removed last", documents_go_last),
     ("Secrets are removed only with their cluster or component", secrets_stay),
-    ("a cluster with a created store gets no new authority and no new key", keys_are_minted_once),
+    ("a cluster with a created store gets no new authority, and a new key only by a rotation", keys_are_minted_once),
+    (
+        "a key is used once all that verify run with it, and is removed once none signs with it",
+        rotation_check::keys_are_verified,
+    ),
     ("a paused or frozen cluster is not changed", clusters_that_are_left_stay),
     ("a cluster falls asleep in order, and keeps its data and its components", sleep_check::clusters_sleep_in_order),
     ("no key is in a spec, a status or an argument list", keys_stay_in_secrets),
@@ -868,10 +873,16 @@ fn keys<'a>(documents: &'a Documents, cluster: &'a Cluster) -> impl Iterator<Ite
 
 fn keys_are_minted_once(step: &PlanTransition) -> Vec<String> {
     let stay = step.before.clusters.iter().filter(|(name, _)| step.after.clusters.contains_key(*name));
-    let minted =
-        |of, cluster| keys(of, cluster).map(|secret| secret.map(|secret| without_bundle(secret))).collect::<Vec<_>>();
-    let changed = stay.filter(|(_, cluster)| minted(step.before, cluster) != minted(step.after, cluster));
-    changed.map(|(name, _)| name.to_string()).collect()
+    let is_same = |cluster: &Cluster| {
+        let (before, after) = (keys(step.before, cluster), keys(step.after, cluster));
+        before.zip(after).zip(MINTED_ONCE).all(|((before, after), name)| match (before, after) {
+            (Some(before), Some(after)) => {
+                without_bundle(before) == without_bundle(after) || rotation_check::is_step(name, before, after)
+            }
+            (before, after) => before.is_none() == after.is_none(),
+        })
+    };
+    stay.filter(|(_, cluster)| !is_same(cluster)).map(|(name, _)| name.to_string()).collect()
 }
 
 /// The values of a Secret without its bundle, which is derived from them.

@@ -51,6 +51,7 @@ mod refusal;
 mod replacement_turns;
 mod restore;
 mod retirement;
+mod rotation;
 mod secret_names;
 mod sleep;
 mod snapshots;
@@ -98,7 +99,7 @@ pub use machine_refusal::{MachineRefusal, later_leader_text};
 pub use membership::{OutdatedServers, changes_members};
 pub use mint::{CertificateSubject, MintRequest};
 pub use minted::UnusableReason;
-pub use observation::{CertificateSeen, ComponentHealth, ObservedCertificates, PassObservation};
+pub use observation::{CertificateSeen, ComponentHealth, ObservedCertificates, PassObservation, SecretRewrite};
 pub use placement_error::{MissingMachine, PlacementError, RemainingCapacity, Shortened};
 pub use plan::{AgentOrder, Connections, Decision, Neighbours, Plan, PlanScope};
 pub use pod::MissingKey;
@@ -111,6 +112,7 @@ pub use recover::{
 };
 pub use refusal::{refusal, refuse};
 pub use restore::{DataRestoration, RestorableSnapshot, RestoreBlocker, data_restoration};
+pub use rotation::{RotationBlocker, rewrites_secrets};
 pub use secret_names::{
     API_SERVER_NAME, DRIVER_SECRET, KUBERNETES as KUBERNETES_AUTHORITY, SecretContents, WIREGUARD, holds,
 };

@@ -24,6 +24,16 @@ pub enum MintRequest {
         /// The Secret that it is stored in.
         secret: SecretName,
     },
+    /// The next generation of the key pair that signs service-account tokens. If the Secret has one, it stays.
+    NextServiceAccountKey {
+        /// The Secret that it is stored in.
+        secret: SecretName,
+    },
+    /// The next generation of the key that encrypts Secrets at rest in etcd. If the Secret has one, it stays.
+    NextEncryptionKey {
+        /// The Secret that it is stored in.
+        secret: SecretName,
+    },
     /// The key that encrypts Secrets at rest in etcd, or the one that snapshots are sealed to.
     EncryptionKey {
         /// The Secret that it is stored in.
@@ -71,6 +81,8 @@ impl MintRequest {
         match self {
             Self::Authority { secret, .. }
             | Self::ServiceAccountKey { secret }
+            | Self::NextServiceAccountKey { secret }
+            | Self::NextEncryptionKey { secret }
             | Self::EncryptionKey { secret }
             | Self::WireGuardKey { secret, .. }
             | Self::Certificate { secret, .. }
@@ -102,6 +114,9 @@ impl fmt::Display for MintRequest {
             Self::Authority { secret, .. } => write!(f, "create authority {}", secret.name),
             Self::ServiceAccountKey { secret } | Self::EncryptionKey { secret } => {
                 write!(f, "create key {}", secret.name)
+            }
+            Self::NextServiceAccountKey { secret } | Self::NextEncryptionKey { secret } => {
+                write!(f, "create the next key of {}", secret.name)
             }
             Self::WireGuardKey { secret, name } => write!(f, "create key {}/{name}", secret.name),
             Self::Certificate { secret, name, .. } => write!(f, "issue certificate {}/{name}", secret.name),

@@ -11,10 +11,12 @@ use keelway_api::{
     documents::SecretName,
     machine::sha256_hex,
     name::{ClusterId, ClusterRef},
+    rotation::{KeyRotation, RotatedKey, RotationPhase},
 };
 
 use crate::secret_names::{
     ENCRYPTION, ETCD, FRONT_PROXY, INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, SNAPSHOTS, SecretContents, holds,
+    secret_of,
 };
 
 /// The Secrets of every cluster that are minted once.
@@ -53,15 +55,55 @@ pub(crate) fn unusable(documents: &Documents, id: &ClusterId, cluster: &Cluster)
         match (known, found) {
             (Some(_), None) => Some((name, UnusableReason::Missing)),
             (None, None) if had_all && name != SNAPSHOTS => Some((name, UnusableReason::Missing)),
-            (Some(known), Some(found)) if *known != found => Some((name, UnusableReason::Another)),
+            (Some(known), Some(found)) if *known != found && !is_activated(cluster, name, &found) => {
+                Some((name, UnusableReason::Another))
+            }
             (Some(_) | None, _) => None,
         }
     });
     judged.collect()
 }
 
+/// Whether the Secret was saved with its next key in use, and its cluster was not saved after it.
+fn is_activated(cluster: &Cluster, secret: &str, found: &str) -> bool {
+    let rotation = RotatedKey::ALL.into_iter().find(|key| secret_of(*key) == secret);
+    let rotation = rotation.and_then(|key| cluster.running_rotation(key));
+    rotation.is_some_and(|rotation| is_next(rotation, found))
+}
+
+/// Whether a digest is the one of the key that is announced.
+pub(crate) fn is_next(rotation: &KeyRotation, found: &str) -> bool {
+    rotation.next.as_deref() == Some(found)
+}
+
+/// Records the digest of each key that is announced. The caller saves it together with the Secrets.
+fn note_next(documents: &mut Documents) {
+    let mut announced: Vec<(ClusterRef, RotatedKey, String)> = Vec::new();
+    for (name, cluster) in &documents.clusters {
+        let Some(id) = cluster.id().filter(|_| !cluster.deleted() && !cluster.spec.paused) else { continue };
+        for key in RotatedKey::ALL {
+            let rotation = cluster.running_rotation(key).filter(|rotation| rotation.phase == RotationPhase::Announcing);
+            let secret = secret_of(key);
+            let value = documents.secrets.get(&SecretName::of(id, secret)).and_then(|found| {
+                let next = found.data.as_ref()?.get("next.key")?;
+                Some(fingerprint_of(secret, &next.0))
+            });
+            let new = rotation.zip(value).filter(|(rotation, found)| !is_next(rotation, found));
+            announced.extend(new.map(|(_, found)| (name.clone(), key, found)));
+        }
+    }
+    for (name, key, found) in announced {
+        let Some(cluster) = documents.clusters.get_mut(&name) else { continue };
+        let rotations = cluster.status.get_or_insert_default().rotations.get_or_insert_default();
+        if let Some(rotation) = rotations.rotation_mut(key) {
+            rotation.next = Some(found);
+        }
+    }
+}
+
 /// Records what was minted for each cluster. The caller saves it together with the Secrets.
 pub(crate) fn note_minted(documents: &mut Documents) {
+    note_next(documents);
     let mut minted: Vec<(ClusterRef, BTreeMap<String, String>)> = Vec::new();
     for (name, cluster) in &documents.clusters {
         let Some(id) = cluster.id().filter(|_| !cluster.deleted() && !cluster.spec.paused) else { continue };
@@ -96,7 +138,7 @@ pub(crate) fn found(documents: &Documents, id: &ClusterId, secret: &str) -> Opti
 }
 
 /// A digest that identifies the key of a Secret and reveals nothing of the key.
-fn fingerprint(name: &str, secret: &Secret) -> Option<String> {
+pub(crate) fn fingerprint(name: &str, secret: &Secret) -> Option<String> {
     let entry = match holds(name) {
         SecretContents::Authority => "active.crt",
         SecretContents::ServiceAccountKey | SecretContents::EncryptionKey => "active.key",

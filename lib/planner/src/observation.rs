@@ -31,8 +31,22 @@ pub struct PassObservation {
     pub stores: BTreeMap<ClusterId, StoreObservation>,
     /// What was found of the snapshot of each restore that is requested. The error is text for users.
     pub restores: BTreeMap<ClusterId, Result<RestorableSnapshot, String>>,
+    /// Which Secrets were written again, in each cluster whose encryption key is rotated.
+    pub rewrites: BTreeMap<ClusterId, ObservedValue<SecretRewrite>>,
     /// The contents of the certificates in our Secrets, by Secret and name.
     pub certificates: ObservedCertificates,
+}
+
+/// Which Secrets of a cluster were written again with an encryption key. The cluster itself records it, so that a restored store has the record of its
+/// own data.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SecretRewrite {
+    /// The name of the key. Empty: none was.
+    pub key: String,
+    /// The number of Secrets that were written.
+    pub rewritten: u64,
+    /// Whether all were written that existed when the key came into use.
+    pub is_complete: bool,
 }
 
 /// The contents of certificates, by Secret and name.
@@ -72,6 +86,7 @@ impl PassObservation {
             bindings: document.bindings,
             stores: document.stores,
             restores: BTreeMap::new(),
+            rewrites: BTreeMap::new(),
             certificates,
         }
     }

@@ -13,11 +13,12 @@ use keelway_api::{
     jiff::Timestamp,
     membership::{MembershipChangeKind, MembershipReason},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName},
+    rotation::{RotatedKey, RotationPhase},
 };
 
 use crate::{
-    ComponentRef, MintRequest, StoreOrder, WaitBlocker, WaitKind, WaitSubject, Waiting, store_order, text::listed,
-    waves::Waves,
+    ComponentRef, MintRequest, StoreOrder, WaitBlocker, WaitKind, WaitSubject, Waiting, rotation, store_order,
+    text::listed, waves::Waves,
 };
 
 /// What one pass decided.
@@ -34,6 +35,8 @@ pub struct Plan {
     pub bindings: Vec<ClusterId>,
     /// What to change in stores, after the documents are saved.
     pub stores: BTreeMap<ClusterId, StoreOrder>,
+    /// Clusters whose Secrets are to be written again, after the documents are saved, each with the name of the key that is to encrypt them.
+    pub rewrites: BTreeMap<ClusterId, String>,
     /// The decisions, in order.
     pub decisions: Vec<Decision>,
     /// What the plan waits for. If this is not empty, the installation is not settled.
@@ -142,6 +145,15 @@ pub enum Decision {
     Wake {
         /// The cluster.
         cluster: ClusterRef,
+    },
+    /// The rotation of a key enters its next phase.
+    RotateKey {
+        /// The cluster.
+        cluster: ClusterRef,
+        /// The key.
+        key: RotatedKey,
+        /// The phase that begins.
+        phase: RotationPhase,
     },
     /// A missing bundle was derived from the other values of its Secret.
     RestoreBundle {
@@ -265,6 +277,9 @@ impl fmt::Display for Decision {
             ),
             Self::Wake { cluster } => {
                 write!(f, "wake {cluster}: its etcd starts first, then its API servers, then all others")
+            }
+            Self::RotateKey { cluster, key, phase } => {
+                write!(f, "rotate the {key} of {cluster}: {}", rotation::effect_of(*phase))
             }
             Self::RestoreBundle { owner, secret, key } => {
                 write!(f, "restore {key} of the Secret {secret} of {owner}: it is derived from its other values")

@@ -16,6 +16,7 @@ mod kube_scheduler;
 mod kubeconfig;
 
 pub(crate) use gateway::gateway_mtu;
+pub(crate) use kube_apiserver::key_name;
 
 use alloc::{
     collections::BTreeMap,

@@ -1,5 +1,6 @@
 //! The names of what a cluster's Secrets hold, and of the certificates among them.
 
+use keelway_api::rotation::RotatedKey;
 pub use keelway_api::worker::API_SERVER_NAME;
 
 /// The Secret of the authority that signs Kubernetes' own certificates.
@@ -32,6 +33,14 @@ pub(crate) const DRIVER: &str = "keelway:driver";
 pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 /// The user of gateways.
 pub(crate) const GATEWAY: &str = keelway_api::worker::GATEWAY_USER;
+
+/// Returns the Secret of a key that can be rotated.
+pub(crate) fn secret_of(key: RotatedKey) -> &'static str {
+    match key {
+        RotatedKey::ServiceAccount => SERVICE_ACCOUNT,
+        RotatedKey::Encryption => ENCRYPTION,
+    }
+}
 
 /// What a Secret of a cluster holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use crate::{
     PassObservation, WaitBlocker, access, authorities, bundles, certificates, class, deletion, draining, enrollment,
     installation, keelway_upgrade, machine_deletion, newer, placement,
     plan::{Plan, PlanScope},
-    restore, sleep, status, store_creation, store_health, store_room, versions,
+    restore, rotation, sleep, status, store_creation, store_health, store_room, versions,
     world::ValidatedDocuments,
 };
 
@@ -46,6 +46,7 @@ pub fn plan_part(
         agents: BTreeMap::new(),
         bindings: Vec::new(),
         stores: BTreeMap::new(),
+        rewrites: BTreeMap::new(),
         decisions: Vec::new(),
         waiting: Vec::new(),
         due: due(seen, now),
@@ -71,6 +72,7 @@ pub fn plan_part(
     store_creation::plan_member_phases(&mut plan, &world, seen);
     store_creation::plan_initialization(&mut plan, &world, seen);
     versions::plan_versions(&mut plan, &world, seen, &Time(now));
+    rotation::plan_rotations(&mut plan, &world, seen, &Time(now));
     if part.has_machines() {
         bundles::restore_bundle_of_installation(&mut plan);
         machine_deletion::plan_deletions(&mut plan, part, seen, &Time(now));

@@ -1,6 +1,6 @@
 //! One cluster with the documents that are looked up often. They are found once, because in the documents they stand side by side.
 
-use alloc::vec::Vec;
+use alloc::{string::String, vec::Vec};
 
 use keelway_api::{
     Cluster, Component, Documents, Secret,
@@ -10,7 +10,10 @@ use keelway_api::{
     validated::ValidatedCluster,
 };
 
-use crate::{minted::UnusableSecrets, world::ValidatedDocuments};
+use crate::{
+    minted::{UnusableSecrets, fingerprint},
+    world::ValidatedDocuments,
+};
 
 pub(crate) struct Tenant<'a> {
     pub(crate) id: &'a ClusterId,
@@ -72,6 +75,11 @@ impl<'a> Tenant<'a> {
     pub(crate) fn value(&self, secret: &str, key: &str) -> Option<&'a [u8]> {
         let data = self.secret(secret)?.data.as_ref()?;
         data.get(key).map(|value| value.0.as_slice())
+    }
+
+    /// The digest that identifies the authority or key of a Secret.
+    pub(crate) fn fingerprint(&self, secret: &str) -> Option<String> {
+        fingerprint(secret, self.secret(secret)?)
     }
 
     /// Whether a Secret has the key of this certificate.

@@ -229,7 +229,7 @@ fn untested(wanted: Release) -> ConditionValue {
 }
 
 /// Whether a component is healthy, and runs as its document specifies.
-fn does_its_work(
+pub(crate) fn does_its_work(
     tenant: &Tenant,
     world: &ValidatedDocuments,
     seen: &PassObservation,

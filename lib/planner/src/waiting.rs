@@ -22,8 +22,8 @@ use keelway_api::{
 };
 
 use crate::{
-    ComponentRef, MachineRefusal, MissingKey, PlacementError, RecoveryBlocker, RestoreBlocker, SleepBlocker,
-    StoreOrder,
+    ComponentRef, MachineRefusal, MissingKey, PlacementError, RecoveryBlocker, RestoreBlocker, RotationBlocker,
+    SleepBlocker, StoreOrder,
     installation::RESTORE,
     minted::UnusableReason,
     recover::role_of,
@@ -144,6 +144,8 @@ pub enum WaitBlocker {
         .cluster.namespace()
     )]
     UnusableSecret { cluster: ClusterId, secret: &'static str, reason: UnusableReason },
+    #[error("{0}")]
+    Rotation(RotationBlocker),
     #[error("its API to return its bindings: {0}")]
     Bindings(String),
     #[error("the first query of its bindings")]

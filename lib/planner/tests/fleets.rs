@@ -69,6 +69,7 @@ impl World {
             bindings: [(id.clone(), ObservedValue::Known(FirstBindings::Fleet.digest()))].into(),
             certificates: self.certificates.clone(),
             restores: BTreeMap::new(),
+            rewrites: BTreeMap::new(),
             stores: BTreeMap::new(),
         }
     }

@@ -7,11 +7,14 @@ use keelway_api::{
     Cluster, Documents, jiff::Timestamp, machine::ObservedValue, name::ClusterId, snapshots::SnapshotStatus,
 };
 use keelway_base::error_chain::chain_text;
-use keelway_planner::{ComponentHealth, Probe, RestorableSnapshot, StoreObservation, StoreOrder, probes};
+use keelway_planner::{
+    ComponentHealth, Probe, RestorableSnapshot, SecretRewrite, StoreObservation, StoreOrder, probes,
+};
 
 use crate::{
     Components, Machines, SnapshotError, TakenSnapshot, health, managed_cluster,
     observe::member_probes,
+    secret_rewrite,
     snapshots::{self, verified::VerifiedSnapshots},
     stores::{self, StoreClients},
     tls::TlsClients,
@@ -85,6 +88,21 @@ impl Components for DialledComponents {
         }
         let members = self.stores.of(&self.machines, &self.clients, documents, members);
         stores::execute(&members, order).await.map_err(|error| chain_text(&error))
+    }
+
+    async fn rewritten(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<SecretRewrite> {
+        secret_rewrite::observe(&self.machines, &self.clients, documents, id).await
+    }
+
+    async fn rewrite(
+        &self,
+        documents: &Documents,
+        id: &ClusterId,
+        key_name: &str,
+        now: Timestamp,
+    ) -> Result<(), String> {
+        let written = secret_rewrite::execute(&self.machines, documents, id, (key_name, now)).await;
+        written.map_err(|error| chain_text(&error))
     }
 
     async fn restorable(&self, documents: &Documents, cluster: &Cluster) -> Result<RestorableSnapshot, String> {

@@ -19,6 +19,7 @@ pub mod reach;
 mod recover;
 mod retry_pace;
 mod run;
+mod secret_rewrite;
 mod secrets;
 mod snapshots;
 mod status;
@@ -70,7 +71,8 @@ use keelway_api::{
 use keelway_cri::proxy::connection::MachineConnection;
 use keelway_machine::action::Action;
 use keelway_planner::{
-    ComponentHealth, DataRestoration, MintRequest, Probe, RestorableSnapshot, StoreObservation, StoreOrder,
+    ComponentHealth, DataRestoration, MintRequest, Probe, RestorableSnapshot, SecretRewrite, StoreObservation,
+    StoreOrder,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -198,6 +200,21 @@ pub trait Components: Send + Sync {
     /// time. The error is text for users, with its causes.
     async fn order(&self, _documents: &Documents, _members: &[Probe], _order: &StoreOrder) -> Result<(), String> {
         Err("its store cannot be changed".to_owned())
+    }
+    /// Returns which Secrets of a cluster were written again with an encryption key, as the cluster records it. Bounded in time.
+    async fn rewritten(&self, _documents: &Documents, _id: &ClusterId) -> ObservedValue<SecretRewrite> {
+        ObservedValue::unreachable("its Secrets cannot be queried")
+    }
+    /// Writes some more Secrets of a cluster again, so that API servers encrypt them with the key of this name, and records that in the cluster. Every
+    /// part can be repeated. Bounded in time. The error is text for users, with its causes.
+    async fn rewrite(
+        &self,
+        _documents: &Documents,
+        _id: &ClusterId,
+        _key_name: &str,
+        _now: Timestamp,
+    ) -> Result<(), String> {
+        Err("its Secrets cannot be written".to_owned())
     }
     /// Opens and verifies the snapshot that a cluster is to be restored from. It can take minutes. The error is text for users, with its causes.
     async fn restorable(&self, _documents: &Documents, _cluster: &Cluster) -> Result<RestorableSnapshot, String> {

@@ -24,7 +24,9 @@ use tower::ServiceBuilder;
 use crate::{Machines, dial::Dialler, mint, tls};
 
 /// The time limit for one request.
-const REQUEST: Duration = Duration::from_secs(5);
+pub(crate) const REQUEST: Duration = Duration::from_secs(5);
+/// The driver's own binding.
+pub(crate) const OWN_BINDING: &str = "keelway:driver";
 /// The API group and version of bindings.
 const RBAC: (&str, &str) = ("rbac.authorization.k8s.io", "v1");
 
@@ -40,6 +42,8 @@ pub(crate) enum ManagedClusterError {
     /// The API server refused a binding, or could not be reached.
     #[error(transparent)]
     Apply(#[from] KubeObjectError),
+    #[error("its API refused a request, or could not be reached")]
+    Request(#[source] kube::Error),
     #[error("its API did not respond within {} s", REQUEST.as_secs())]
     TimedOut,
 }
@@ -52,6 +56,18 @@ pub(crate) async fn bindings(
     documents: &Documents,
     id: &ClusterId,
 ) -> ObservedValue<String> {
+    own_annotation(machines, clients, documents, id, BINDINGS_DIGEST).await
+}
+
+/// Returns an annotation of the driver's own binding, read with the driver's credentials. It is empty if the binding lacks it, if there is no binding,
+/// or if the driver has no permission to read it.
+pub(crate) async fn own_annotation(
+    machines: &Arc<dyn Machines>,
+    clients: &tls::TlsClients,
+    documents: &Documents,
+    id: &ClusterId,
+    annotation: &str,
+) -> ObservedValue<String> {
     let unreachable = |why: String| ObservedValue::unreachable(why);
     let Some((server, machine)) = first_server(documents, id) else {
         return unreachable("no API server is placed yet".to_owned());
@@ -60,11 +76,9 @@ pub(crate) async fn bindings(
         Ok(config) => config,
         Err(error) => return unreachable(root_cause(&error)),
     };
-    let api = api(client(machines, machine, &server, &config), "ClusterRoleBinding");
-    match tokio::time::timeout(REQUEST, api.get("keelway:driver")).await {
-        Ok(Ok(binding)) => {
-            ObservedValue::Known(binding.annotations().get(BINDINGS_DIGEST).cloned().unwrap_or_default())
-        }
+    let api = bindings_api(client(machines, machine, &server, &config));
+    match tokio::time::timeout(REQUEST, api.get(OWN_BINDING)).await {
+        Ok(Ok(binding)) => ObservedValue::Known(binding.annotations().get(annotation).cloned().unwrap_or_default()),
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) => ObservedValue::Known(String::new()),
         Ok(Err(error)) => unreachable(root_cause(&error)),
         Err(_) => unreachable("no response in time".to_owned()),
@@ -78,17 +92,27 @@ pub(crate) async fn apply_bindings(
     id: &ClusterId,
     now: Timestamp,
 ) -> Result<(), ManagedClusterError> {
+    let client = administrator(machines, documents, id, now)?;
+    for stage in FirstBindings::of_id(documents, id).stages() {
+        try_join_all(stage.iter().map(|object| apply(&client, object))).await?;
+    }
+    Ok(())
+}
+
+/// Returns a client of the API as `system:masters`, with a certificate that is valid for ten minutes, minted here and never saved.
+pub(crate) fn administrator(
+    machines: &Arc<dyn Machines>,
+    documents: &Documents,
+    id: &ClusterId,
+    now: Timestamp,
+) -> Result<kube::Client, ManagedClusterError> {
     let (server, machine) = first_server(documents, id).ok_or(ManagedClusterError::NoServer)?;
     let certificate = mint::first_certificate(documents, &server.authority, now).map_err(ManagedClusterError::Mint)?;
     let authorities = tls::value(documents, &server.authority, "bundle.crt").map_err(ManagedClusterError::Tls)?;
     let identity = (certificate.certificate_pem.as_bytes(), certificate.key_pem.expose().as_bytes());
     let config =
         client_from_pem(authorities, Some(identity)).map_err(|error| ManagedClusterError::Tls(error.into()))?;
-    let client = client(machines, machine, &server, &config);
-    for stage in FirstBindings::of_id(documents, id).stages() {
-        try_join_all(stage.iter().map(|object| apply(&client, object))).await?;
-    }
-    Ok(())
+    Ok(client(machines, machine, &server, &config))
 }
 
 async fn apply(client: &kube::Client, object: &Value) -> Result<(), ManagedClusterError> {
@@ -104,9 +128,10 @@ fn first_server<'a>(documents: &'a Documents, id: &ClusterId) -> Option<(Cluster
     Some((server, machine))
 }
 
-fn api(client: kube::Client, kind: &str) -> Api<DynamicObject> {
+/// Returns the API of the kind of the driver's own binding.
+pub(crate) fn bindings_api(client: kube::Client) -> Api<DynamicObject> {
     let (group, version) = RBAC;
-    Api::all_with(client, &ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)))
+    Api::all_with(client, &ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, "ClusterRoleBinding")))
 }
 
 fn client(

@@ -13,7 +13,7 @@ use keelway_api::{
 };
 use keelway_pki::{
     Authority, AuthorityError, AuthorityKeyring, CertificateUsage, EncryptionKey, EncryptionKeyring, IssuedCertificate,
-    KeyError, KeyringError, LeafError, LeafRequest, RequestedError, RevocationError, Serial, SerialError,
+    KeyError, KeyringError, LeafError, LeafRequest, RequestedError, RevocationError, SecretData, Serial, SerialError,
     ServiceAccountKey, ServiceAccountKeyring, Validity, ValidityError, WireGuardKey, random_id,
 };
 use keelway_planner::{CertificateSubject, MintRequest};
@@ -29,9 +29,9 @@ const FIRST_CERTIFICATE: SignedDuration = SignedDuration::from_mins(10);
 /// A key or certificate could not be minted.
 #[derive(Debug, thiserror::Error)]
 pub enum MintError {
-    /// The Secret of the authority does not exist.
-    #[error("the authority {0} does not exist")]
-    NoAuthority(String),
+    /// The Secret of the authority or key does not exist.
+    #[error("the Secret {0} does not exist")]
+    NoSecret(String),
     /// The Secret of an authority or key cannot be read.
     #[error("Secret {name} cannot be read")]
     Keyring {
@@ -92,6 +92,18 @@ impl<R: CryptoRng> PkiMinter<R> {
             MintRequest::ServiceAccountKey { .. } => {
                 let active = ServiceAccountKey::mint(&mut self.rng).map_err(MintError::Key)?;
                 Ok(ServiceAccountKeyring::first(active).to_secret_data())
+            }
+            MintRequest::NextServiceAccountKey { secret } => {
+                let mut keyring = keyring_of(documents, secret, ServiceAccountKeyring::from_secret_data)?;
+                if keyring.next.is_none() {
+                    keyring.next = Some(ServiceAccountKey::mint(&mut self.rng).map_err(MintError::Key)?);
+                }
+                Ok(keyring.to_secret_data())
+            }
+            MintRequest::NextEncryptionKey { secret } => {
+                let mut keyring = keyring_of(documents, secret, EncryptionKeyring::from_secret_data)?;
+                keyring.next.get_or_insert_with(|| EncryptionKey::mint(&mut self.rng));
+                Ok(keyring.to_secret_data())
             }
             MintRequest::EncryptionKey { .. } => {
                 Ok(EncryptionKeyring::first(EncryptionKey::mint(&mut self.rng)).to_secret_data())
@@ -189,10 +201,17 @@ pub(crate) fn certify(
 }
 
 fn authority_of(documents: &Documents, name: &SecretName) -> Result<AuthorityKeyring, MintError> {
-    let secret = documents.secrets.get(name).ok_or_else(|| MintError::NoAuthority(name.name.clone()))?;
+    keyring_of(documents, name, AuthorityKeyring::from_secret_data)
+}
+
+fn keyring_of<T>(
+    documents: &Documents,
+    name: &SecretName,
+    read: impl FnOnce(&SecretData) -> Result<T, KeyringError>,
+) -> Result<T, MintError> {
+    let secret = documents.secrets.get(name).ok_or_else(|| MintError::NoSecret(name.name.clone()))?;
     let data = secret.data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone())).collect();
-    AuthorityKeyring::from_secret_data(&data)
-        .map_err(|cause| MintError::Keyring { name: name.name.clone(), cause: Box::new(cause) })
+    read(&data).map_err(|cause| MintError::Keyring { name: name.name.clone(), cause: Box::new(cause) })
 }
 
 /// Issues the certificate that applies the first bindings: `system:masters`, valid for ten minutes.

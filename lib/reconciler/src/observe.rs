@@ -15,8 +15,8 @@ use keelway_api::{
     shared::Map,
 };
 use keelway_planner::{
-    ComponentHealth, HealthWitness, ObservedCertificates, PassObservation, Probe, RestorableSnapshot, StoreObservation,
-    has_store, needs_store, probes,
+    ComponentHealth, HealthWitness, ObservedCertificates, PassObservation, Probe, RestorableSnapshot, SecretRewrite,
+    StoreObservation, has_store, needs_store, probes, rewrites_secrets,
 };
 use tokio::time::timeout;
 
@@ -92,8 +92,8 @@ async fn ask(
         .partition(|id| api_server(documents, &probes, id).is_none_or(|probe| ready(documents, probe)));
     let bindings = join_all(asked.into_iter().map(|id| bindings(components, documents, id)));
     let stores = stores(components, documents, &probes, selected);
-    let stores = future::join(stores, restores(components, documents));
-    let (seen, health, bindings, (stores, restores)) = join4(seen, health, bindings, stores).await;
+    let stores = future::join3(stores, restores(components, documents), rewrites(components, documents));
+    let (seen, health, bindings, (stores, restores, rewrites)) = join4(seen, health, bindings, stores).await;
     let health: BTreeMap<PodName, ComponentHealth> = health.into_iter().collect();
     let names: Vec<HypervisorName> = looks.into_keys().cloned().collect();
     let states = names.into_iter().zip(seen).collect();
@@ -105,7 +105,8 @@ async fn ask(
     bindings.extend(join_all(up.into_iter().map(|id| self::bindings(components, documents, id))).await);
     let none = || ObservedValue::unreachable("its API is not ready");
     bindings.extend(down.into_iter().map(|id| (id.clone(), none())));
-    Ok(PassObservation { refused: BTreeMap::new(), machines: states, health, bindings, certificates, stores, restores })
+    let refused = BTreeMap::new();
+    Ok(PassObservation { refused, machines: states, health, bindings, certificates, stores, restores, rewrites })
 }
 
 /// Observes the selected stores.
@@ -135,6 +136,17 @@ async fn restores(
     let requested = documents.clusters.values().filter(|cluster| cluster.pending_restore().is_some());
     let each = requested.filter_map(|cluster| Some((cluster, cluster.id()?)));
     let each = each.map(|(cluster, id)| async { (id.clone(), components.restorable(documents, cluster).await) });
+    join_all(each).await.into_iter().collect()
+}
+
+/// Reads which Secrets were written again, while the encryption key of their cluster is rotated.
+async fn rewrites(
+    components: &dyn Components,
+    documents: &Documents,
+) -> BTreeMap<ClusterId, ObservedValue<SecretRewrite>> {
+    let rotated = documents.clusters.values().filter(|cluster| rewrites_secrets(cluster));
+    let each = rotated.filter_map(|cluster| cluster.id());
+    let each = each.map(|id| async { (id.clone(), components.rewritten(documents, id).await) });
     join_all(each).await.into_iter().collect()
 }
 

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use futures::future::{join_all, join4};
+use futures::future::{self, join_all, join4};
 use keelway_api::{
     Documents, Hypervisor, Time,
     fault::Faults,
@@ -201,6 +201,7 @@ pub(crate) fn is_settled(plan: &Plan) -> bool {
         && plan.agents.is_empty()
         && plan.bindings.is_empty()
         && plan.stores.is_empty()
+        && plan.rewrites.is_empty()
         && plan.decisions.is_empty()
         && plan.waiting.is_empty()
 }
@@ -240,7 +241,7 @@ async fn execute(
 ) -> Result<(usize, Vec<PassFailure>), PassError> {
     let plan = &decided.plan;
     let machines = execute_on_machines(context, decided);
-    let clusters = join_all(plan.bindings.iter().map(|id| bind(context, &plan.documents, id)));
+    let clusters = change_clusters(context, plan);
     let stores = order_stores(context, plan);
     let agents = certify(context, plan);
     let (machines, clusters, stores, agents) = join4(machines, clusters, stores, agents).await;
@@ -336,8 +337,38 @@ fn violation(
     found.first().map(ToString::to_string)
 }
 
+/// Applies bindings in managed clusters, and writes their Secrets again.
+pub(crate) async fn change_clusters(context: &PassContext, plan: &Plan) -> Vec<(usize, Vec<PassFailure>)> {
+    let bound = join_all(plan.bindings.iter().map(|id| bind(context, &plan.documents, id)));
+    let rewritten = plan.rewrites.iter().map(|(id, key_name)| rewrite(context, &plan.documents, (id, key_name)));
+    let (bound, rewritten) = future::join(bound, join_all(rewritten)).await;
+    bound.into_iter().chain(rewritten).collect()
+}
+
+/// Writes some more Secrets of a cluster again.
+async fn rewrite(
+    context: &PassContext,
+    documents: &Documents,
+    (id, key_name): (&ClusterId, &str),
+) -> (usize, Vec<PassFailure>) {
+    if context.run.stop.is_cancelled() {
+        return (0, Vec::new());
+    }
+    tracing::debug!(cluster = %id, "rewrites");
+    match context.components.rewrite(documents, id, key_name, (context.clock)()).await {
+        Ok(()) => {
+            tracing::debug!(cluster = %id, "rewrote");
+            (1, Vec::new())
+        }
+        Err(reason) => {
+            let reason = format!("could not write its Secrets again: {reason}");
+            (0, vec![PassFailure { subject: id.to_string(), reason }])
+        }
+    }
+}
+
 /// Applies the first bindings of a cluster.
-pub(crate) async fn bind(context: &PassContext, documents: &Documents, id: &ClusterId) -> (usize, Vec<PassFailure>) {
+async fn bind(context: &PassContext, documents: &Documents, id: &ClusterId) -> (usize, Vec<PassFailure>) {
     if context.run.stop.is_cancelled() {
         return (0, Vec::new());
     }

@@ -107,6 +107,7 @@ fn of_decision(decision: &Decision) -> &'static str {
         Decision::RebuildStore { .. } | Decision::RestoreStore { .. } => "rebuild-store",
         Decision::Sleep { .. } => "sleep",
         Decision::Wake { .. } => "wake",
+        Decision::RotateKey { .. } => "rotate-key",
         Decision::RestoreBundle { .. } => "restore",
         Decision::RemoveCluster { .. } => "forget",
         Decision::RemoveHypervisor { .. } => "release",
@@ -117,6 +118,8 @@ fn of_mint(request: &MintRequest) -> &'static str {
     match request {
         MintRequest::Authority { .. } => "mint-authority",
         MintRequest::ServiceAccountKey { .. }
+        | MintRequest::NextServiceAccountKey { .. }
+        | MintRequest::NextEncryptionKey { .. }
         | MintRequest::EncryptionKey { .. }
         | MintRequest::WireGuardKey { .. } => "mint-key",
         MintRequest::Certificate { .. } => "mint-certificate",

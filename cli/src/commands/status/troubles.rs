@@ -14,7 +14,14 @@ const TOLD: usize = 6;
 
 /// Lists faults of machines first, because their components depend on them. The help for a reason appears once.
 pub(super) fn of(documents: &Documents) -> String {
-    let parts = [machines(documents), paused(documents), asleep(documents), stores(documents), components(documents)];
+    let parts = [
+        machines(documents),
+        paused(documents),
+        asleep(documents),
+        stores(documents),
+        rotations(documents),
+        components(documents),
+    ];
     let all: Vec<Trouble> = parts.into_iter().flatten().collect();
     let mut explained = BTreeSet::new();
     let mut text = String::new();
@@ -95,6 +102,15 @@ fn stores(documents: &Documents) -> Vec<Trouble<'_>> {
         }));
     }
     troubles
+}
+
+/// This condition exists only while a key is rotated.
+fn rotations(documents: &Documents) -> Vec<Trouble<'_>> {
+    let conditions = documents.clusters.iter().filter_map(|(name, cluster)| {
+        let rotating = find(&cluster.status.as_ref()?.conditions, "KeysRotating")?;
+        Some(Trouble { line: format!("{name} rotates keys: {}", rotating.message), reason: &rotating.reason })
+    });
+    conditions.collect()
 }
 
 fn components(documents: &Documents) -> Vec<Trouble<'_>> {

@@ -229,6 +229,12 @@ reasons! {
     UntestedPatch, WARNING, "Cluster", "VersionTested":
         "`spec.version` is a patch release that is newer than those with which this release of Keelway was tested"
         => "nothing, if you need a fix of that patch release; the condition is removed by a release of Keelway that was tested with it";
+    RotationInProgress, NORMAL, "Cluster", "KeysRotating":
+        "a key of the cluster is being rotated, and both its generations are valid; the message names the phase and what it waits for"
+        => "nothing; if it does not finish, repair what the message names: docs/rotation.md";
+    RotationPrepared, NORMAL, "Cluster", "KeysRotating":
+        "a new key is in use, and the previous one is still valid"
+        => "once nothing relies on the previous key, remove it: `keelway cluster rotate --complete` with the flag of the key: docs/rotation.md";
     Upgrading, NORMAL, "Cluster", "KeelwayUpToDate":
         "Keelway's components of the cluster are being upgraded to the manager's release, one at a time"
         => "nothing; if it does not finish, the cluster's other conditions name what it waits for; no later wave begins until then";

@@ -13,6 +13,7 @@ use keelway_api::{
     machine::{OnChange, PodFile, sha256_hex},
     name::ComponentName,
     role::SECURE,
+    rotation::{RotatedKey, RotationPhase},
 };
 use serde_json::json;
 
@@ -188,7 +189,18 @@ impl PodInputs<'_> {
             "kind": "EncryptionConfiguration",
             "resources": [{ "resources": ["secrets"], "providers": [{ "secretbox": { "keys": keys } }] }],
         });
-        Ok(document("encryption.json", &content, OnChange::PickedUp))
+        Ok(document("encryption.json", &content, self.on_other_keys()))
+    }
+
+    /// API servers read the file again without a restart, but nothing reports which keys they have read. While a rotation needs to know, they are
+    /// replaced, so that the digest of a pod shows its keys.
+    fn on_other_keys(&self) -> OnChange {
+        let rotation = self.tenant.document.running_rotation(RotatedKey::Encryption);
+        if rotation.is_some_and(|rotation| rotation.phase < RotationPhase::Retiring) {
+            OnChange::Restart
+        } else {
+            OnChange::PickedUp
+        }
     }
 }
 
@@ -205,7 +217,7 @@ fn serving_flags() -> Vec<String> {
 }
 
 /// etcd stores the name beside every object that the key encrypted, so the name stays with the key through every rotation.
-fn key_name(key: &[u8]) -> String {
+pub(crate) fn key_name(key: &[u8]) -> String {
     sha256_hex(key).chars().take(16).collect()
 }
 

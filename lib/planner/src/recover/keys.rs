@@ -44,7 +44,18 @@ pub(super) fn compare(
                 let is_same = value("bundle.crt").map_or(value("active.crt") == Some(active), |known| known == bundle);
                 (is_same, active)
             }
-            HeldKey::Key(key) => (value("active.key") == Some(key), key.as_slice()),
+            // A machine may be one phase of a rotation behind the documents.
+            HeldKey::Key(key) => (
+                ["active.key", "previous.key"].into_iter().any(|generation| value(generation) == Some(key)),
+                key.as_slice(),
+            ),
+            HeldKey::Signer { key, bundle } => {
+                let is_previous = match bundle {
+                    Some(bundle) => value("previous.pub").is_some_and(|previous| bundle.starts_with(previous)),
+                    None => value("previous.pub").is_some(),
+                };
+                (value("active.key") == Some(key) || is_previous, key.as_slice())
+            }
         };
         if is_same {
             continue;
@@ -71,6 +82,8 @@ enum HeldKey {
     Authority(Vec<u8>),
     /// The active key.
     Key(Vec<u8>),
+    /// The key that signs. The bundle begins with its public half; only API servers have it.
+    Signer { key: Vec<u8>, bundle: Option<Vec<u8>> },
 }
 
 fn held_key(secret: &str, HeldPod { name, pod, .. }: &HeldPod) -> Option<HeldKey> {
@@ -83,7 +96,10 @@ fn held_key(secret: &str, HeldPod { name, pod, .. }: &HeldPod) -> Option<HeldKey
         (FRONT_PROXY, _) => Some("front-proxy-ca.crt"),
         (INFRASTRUCTURE, Role::KubeControllerManager | Role::KubeScheduler) => Some("server-ca.crt"),
         (INFRASTRUCTURE, _) => Some("infrastructure-ca.crt"),
-        (SERVICE_ACCOUNT, _) => return content("service-account.key").map(HeldKey::Key),
+        (SERVICE_ACCOUNT, _) => {
+            let (key, bundle) = (content("service-account.key")?, content("service-account.pub"));
+            return Some(HeldKey::Signer { key, bundle });
+        }
         (ENCRYPTION, Role::KubeApiserver) => return encryption_key(&content("encryption.json")?).map(HeldKey::Key),
         _ => None,
     };

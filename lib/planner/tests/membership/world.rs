@@ -15,7 +15,8 @@ use keelway_api::{
 };
 use keelway_planner::{
     CertificateSeen, ComponentHealth, FirstBindings, HeldConfig, HeldMachine, PassObservation, Plan, Recovery,
-    RestorableSnapshot, StoreOrder, configure, invariants, plan, recover, store_model::StoreModel,
+    RestorableSnapshot, SecretRewrite, StoreOrder, configure, invariants, plan, record_minted, recover,
+    rewrites_secrets, store_model::StoreModel,
 };
 
 use super::model::{apply, hypervisors, identified, mint};
@@ -57,7 +58,7 @@ pub(super) struct World {
     certificates: BTreeMap<(SecretName, String), CertificateSeen>,
     pub(super) store: Option<StoreModel>,
     /// The config that each machine holds.
-    configs: BTreeMap<HypervisorName, MachineConfig>,
+    pub(super) configs: BTreeMap<HypervisorName, MachineConfig>,
     /// The member of each data directory.
     data: BTreeMap<PodName, MemberId>,
     pub(super) lost: BTreeSet<usize>,
@@ -69,6 +70,10 @@ pub(super) struct World {
     pub(super) snapshot: Result<RestorableSnapshot, String>,
     /// The data that was made from it, until its member starts.
     restored: Option<(PodName, StoreModel)>,
+    /// What the cluster records of the Secrets that were written again.
+    pub(super) rewrite: SecretRewrite,
+    /// Whether each pass records the digests of keys.
+    pub(super) records_keys: bool,
     pub(super) now: Timestamp,
     pub(super) orders: Vec<StoreOrder>,
 }
@@ -99,6 +104,8 @@ impl World {
             returned: false,
             snapshot: Ok(RestorableSnapshot { kubernetes: "1.37.0".to_owned(), etcd: "3.7.0".to_owned(), revision: 7 }),
             restored: None,
+            rewrite: SecretRewrite::default(),
+            records_keys: false,
             now: Timestamp::UNIX_EPOCH,
             orders: Vec::new(),
         }
@@ -213,8 +220,21 @@ impl World {
             certificates: self.certificates.clone(),
             restores: self.snapshots(),
             stores: store.into_iter().collect(),
+            rewrites: self.rewrites(),
             ..PassObservation::default()
         }
+    }
+
+    fn rewrites(&self) -> BTreeMap<ClusterId, ObservedValue<SecretRewrite>> {
+        let cluster = self.documents.clusters.values().next().unwrap();
+        let seen = || (self.id(), ObservedValue::Known(self.rewrite.clone()));
+        rewrites_secrets(cluster).then(seen).into_iter().collect()
+    }
+
+    /// The second page of Secrets is the last one.
+    fn rewrite_page(&mut self, key: &str) {
+        let written = if self.rewrite.key == key { self.rewrite.rewritten } else { 0 };
+        self.rewrite = SecretRewrite { key: key.to_owned(), rewritten: written + 500, is_complete: written > 0 };
     }
 
     /// What the driver reads before a restore begins.
@@ -246,6 +266,9 @@ impl World {
         let seen = self.observe(round);
         let mut plan = plan(self.documents.clone(), &seen, self.now).unwrap();
         mint(&mut plan, &mut self.certificates);
+        if self.records_keys {
+            record_minted(&mut plan.documents);
+        }
         let mut configs = BTreeMap::new();
         configure(&mut plan, &seen, |name, config| drop(configs.insert(name.clone(), config))).unwrap();
         (plan, seen, configs)
@@ -267,6 +290,7 @@ impl World {
         }
         if round.fate == DriverFate::Lives {
             plan.stores.values().for_each(|order| self.execute(order, round));
+            plan.rewrites.values().for_each(|key| self.rewrite_page(key));
         }
         self.tick(round);
         plan

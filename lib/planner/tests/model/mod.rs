@@ -25,6 +25,14 @@ pub(crate) fn mint(plan: &mut Plan, certificates: &mut BTreeMap<(SecretName, Str
             MintRequest::ServiceAccountKey { secret } => {
                 (secret, ["active.key", "bundle.pub"].map(str::to_owned).to_vec())
             }
+            MintRequest::NextServiceAccountKey { secret } => {
+                mint_next(&mut plan.documents, secret);
+                continue;
+            }
+            MintRequest::NextEncryptionKey { secret } => {
+                mint_next_encryption(&mut plan.documents, secret);
+                continue;
+            }
             MintRequest::EncryptionKey { secret } => (secret, vec!["active.key".to_owned()]),
             MintRequest::WireGuardKey { secret, name } => (secret, vec![format!("{name}.key"), format!("{name}.pub")]),
             MintRequest::Certificate { secret, name, subject, .. } => {
@@ -45,6 +53,32 @@ pub(crate) fn mint(plan: &mut Plan, certificates: &mut BTreeMap<(SecretName, Str
         for key in keys {
             keep(&mut plan.documents, secret, &key);
         }
+    }
+}
+
+/// A next key differs from every key before it.
+fn mint_next(documents: &mut Documents, name: &SecretName) {
+    let Some(data) = documents.secrets.get(name).and_then(|secret| secret.data.clone()) else { return };
+    let active = data.get("active.key").cloned().unwrap_or_default();
+    let mut values = data;
+    let part = |text: &str| ByteString([&active.0, text.as_bytes()].concat());
+    let halves = [("active.pub", ", public"), ("next.key", ", next key"), ("next.pub", ", next pub")];
+    for (name, text) in halves {
+        if !values.contains_key(name) {
+            values.insert(name.to_owned(), part(text));
+        }
+    }
+    let parts = ["active.pub", "next.pub", "previous.pub"].into_iter().filter_map(|part| values.get(part));
+    let bundle = parts.flat_map(|part| part.0.clone()).collect();
+    values.insert("bundle.pub".to_owned(), ByteString(bundle));
+    documents.put_secret_values(name, values);
+}
+
+fn mint_next_encryption(documents: &mut Documents, name: &SecretName) {
+    let data = documents.secrets.get(name).and_then(|secret| secret.data.clone()).unwrap_or_default();
+    if !data.contains_key("next.key") {
+        let next = ByteString([&data["active.key"].0, &b", next key"[..]].concat());
+        documents.put_secret_values(name, [("next.key".to_owned(), next)]);
     }
 }
 

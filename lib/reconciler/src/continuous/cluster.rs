@@ -35,7 +35,7 @@ use super::{
 use crate::{
     PassError, PassFailure, PassOutcome, certificates, health,
     observe::observe_looked,
-    pass::{bind, is_settled, order_stores},
+    pass::{change_clusters, is_settled, order_stores},
 };
 
 /// How long the first pass of a cluster waits for the first observation of machines on which the cluster has no components.
@@ -267,11 +267,10 @@ impl InstallationReconciler<'_> {
         self.state().clusters.get(name).is_none_or(|cluster| !cluster.desired.is_empty())
     }
 
-    /// Applies bindings in the managed clusters, executes the orders to their stores, and returns the outcome of the pass.
+    /// Changes the managed clusters, executes the orders to their stores, and returns the outcome of the pass.
     async fn finish(&self, plan: Plan) -> PassOutcome {
-        let bound = join_all(plan.bindings.iter().map(|id| bind(self.context, &plan.documents, id)));
-        let (bound, ordered) = join(bound, order_stores(self.context, &plan)).await;
-        let all: Vec<_> = bound.into_iter().chain(ordered).collect();
+        let (changed, ordered) = join(change_clusters(self.context, &plan), order_stores(self.context, &plan)).await;
+        let all: Vec<_> = changed.into_iter().chain(ordered).collect();
         let effects = all.iter().map(|(done, _)| done).sum();
         let failures: Vec<PassFailure> = all.into_iter().flat_map(|(_, failures)| failures).collect();
         let settled = is_settled(&plan);

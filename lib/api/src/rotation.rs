@@ -1,0 +1,204 @@
+//! Rotations of a cluster's keys: what a person requests, and what `status.rotations` records.
+
+use core::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Cluster;
+
+/// The keys of a cluster that can be rotated while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RotatedKey {
+    /// The key that signs service account tokens.
+    ServiceAccount,
+    /// The key that encrypts Secrets in etcd.
+    Encryption,
+}
+
+impl RotatedKey {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::ServiceAccount, Self::Encryption];
+
+    /// Returns its field in `spec.rotations` and `status.rotations`.
+    #[must_use]
+    pub fn field(self) -> &'static str {
+        match self {
+            Self::ServiceAccount => "serviceAccountKey",
+            Self::Encryption => "encryptionKey",
+        }
+    }
+
+    /// Returns the flag of `keelway cluster rotate` that names it.
+    #[must_use]
+    pub fn flag(self) -> &'static str {
+        match self {
+            Self::ServiceAccount => "--service-account-key",
+            Self::Encryption => "--encryption-key",
+        }
+    }
+}
+
+impl fmt::Display for RotatedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ServiceAccount => "service account key",
+            Self::Encryption => "encryption key",
+        })
+    }
+}
+
+/// Requests to rotate keys of the cluster while it runs. See docs/rotation.md.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RotationsSpec {
+    /// The key that signs service account tokens. `keelway cluster rotate --service-account-key` sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_account_key: Option<RotationRequest>,
+    /// The key that encrypts Secrets in etcd. `keelway cluster rotate --encryption-key` sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption_key: Option<RotationRequest>,
+}
+
+/// A request to rotate one key. A request is executed once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RotationRequest {
+    /// When the rotation was requested. A request with another time is another rotation, which begins after the last one
+    /// has ended.
+    pub requested_at: Time,
+    /// Whether the previous key is removed once the new one is in use. Everything that only the previous key verifies or
+    /// decrypts is invalid from then on. Until it is true, both keys are valid.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub complete: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// The last rotation of each key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RotationsStatus {
+    /// The key that signs service account tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_account_key: Option<KeyRotation>,
+    /// The key that encrypts Secrets in etcd.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption_key: Option<KeyRotation>,
+}
+
+/// The rotation of one key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct KeyRotation {
+    /// The request that it executes.
+    pub requested_at: Time,
+    /// The current phase.
+    pub phase: RotationPhase,
+    /// When the phase began.
+    pub since: Time,
+    /// While the key is `Announcing`: a digest that identifies the next key, and reveals nothing of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// While Secrets are written again with the new key: the number of those that were written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rewritten: Option<u64>,
+}
+
+/// The phase of a rotation. It ends when its effect was observed on every machine that is concerned, and never returns to
+/// an earlier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum RotationPhase {
+    /// The next key is distributed to everything that verifies or decrypts with it. It is not in use yet.
+    Announcing,
+    /// The next key is the active one. The components that sign or encrypt are replaced one after the other.
+    Activating,
+    /// Of the encryption key only: every Secret is written again, so that the new key encrypts it.
+    Reencrypting,
+    /// Only the new key signs or encrypts. The previous one is still valid, until the request says `complete`.
+    Prepared,
+    /// The previous key is removed from all components.
+    Retiring,
+    /// The rotation has ended.
+    Completed,
+}
+
+impl fmt::Display for RotationPhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl RotationsSpec {
+    /// Returns whether nothing is requested, so that documents do not contain it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns the request for a key.
+    #[must_use]
+    pub fn request(&self, key: RotatedKey) -> Option<&RotationRequest> {
+        match key {
+            RotatedKey::ServiceAccount => self.service_account_key.as_ref(),
+            RotatedKey::Encryption => self.encryption_key.as_ref(),
+        }
+    }
+
+    /// Returns the place of the request for a key.
+    pub fn request_mut(&mut self, key: RotatedKey) -> &mut Option<RotationRequest> {
+        match key {
+            RotatedKey::ServiceAccount => &mut self.service_account_key,
+            RotatedKey::Encryption => &mut self.encryption_key,
+        }
+    }
+}
+
+impl RotationsStatus {
+    /// Returns the place of the rotation of a key.
+    pub fn rotation_mut(&mut self, key: RotatedKey) -> &mut Option<KeyRotation> {
+        match key {
+            RotatedKey::ServiceAccount => &mut self.service_account_key,
+            RotatedKey::Encryption => &mut self.encryption_key,
+        }
+    }
+}
+
+impl KeyRotation {
+    /// Returns whether it has not ended.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.phase != RotationPhase::Completed
+    }
+}
+
+impl Cluster {
+    /// Returns the last rotation of a key.
+    #[must_use]
+    pub fn rotation(&self, key: RotatedKey) -> Option<&KeyRotation> {
+        let all = self.status.as_ref()?.rotations.as_ref()?;
+        match key {
+            RotatedKey::ServiceAccount => all.service_account_key.as_ref(),
+            RotatedKey::Encryption => all.encryption_key.as_ref(),
+        }
+    }
+
+    /// Returns the rotation of a key that has not ended.
+    #[must_use]
+    pub fn running_rotation(&self, key: RotatedKey) -> Option<&KeyRotation> {
+        self.rotation(key).filter(|rotation| rotation.is_running())
+    }
+
+    /// Returns the request to rotate a key, if it was not executed and no other rotation of the key runs.
+    #[must_use]
+    pub fn pending_rotation(&self, key: RotatedKey) -> Option<&RotationRequest> {
+        let request = self.spec.rotations.request(key)?;
+        let may_begin =
+            self.rotation(key).is_none_or(|last| !last.is_running() && last.requested_at != request.requested_at);
+        may_begin.then_some(request)
+    }
+}

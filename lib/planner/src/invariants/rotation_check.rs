@@ -1,0 +1,160 @@
+//! The checks of rotated keys.
+
+use alloc::{
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use keelway_api::{
+    Secret,
+    documents::SecretName,
+    machine::{MachineConfig, Pod, sha256_hex},
+    name::{ClusterId, HypervisorName, PodName},
+    role::Role,
+};
+
+use super::PlanTransition;
+use crate::machine_configs;
+
+const SERVICE_ACCOUNT: &str = "service-account";
+const ENCRYPTION: &str = "encryption";
+
+type KeyValues<'a> = BTreeMap<&'a str, &'a [u8]>;
+
+/// What a plan does with the generations of a key.
+enum KeyTransition<'a> {
+    /// A next key is added.
+    Announced,
+    /// The next key becomes the active one. The values are those of before.
+    Activated(KeyValues<'a>),
+    /// The previous key is removed. The values are those of before.
+    Retired(KeyValues<'a>),
+}
+
+/// The values of a Secret without its bundle, which is derived from them.
+fn values(secret: &Secret) -> KeyValues<'_> {
+    let all = secret.data.iter().flatten().filter(|(key, _)| !key.starts_with("bundle."));
+    all.map(|(key, value)| (key.as_str(), value.0.as_slice())).collect()
+}
+
+/// The values of a generation, without its name.
+fn generation<'a>(values: &KeyValues<'a>, generation: &str) -> BTreeMap<&'a str, &'a [u8]> {
+    let named =
+        values.iter().filter_map(|(key, value)| Some((key.strip_prefix(generation)?.strip_prefix('.')?, *value)));
+    named.collect()
+}
+
+/// None: a key was changed in another way.
+fn transition<'a>(before: &'a Secret, after: &Secret) -> Option<KeyTransition<'a>> {
+    let (before, after) = (values(before), values(after));
+    let of = |values: &KeyValues<'_>, name: &str| -> Vec<(String, Vec<u8>)> {
+        generation(values, name).into_iter().map(|(key, value)| (key.to_string(), value.to_vec())).collect()
+    };
+    let is_same = |name: &str| of(&before, name) == of(&after, name);
+    let has = |values: &KeyValues<'_>, name: &str| !of(values, name).is_empty();
+    // A public half may be added to a Secret without one.
+    let keeps_active = before.get("active.key") == after.get("active.key");
+    if keeps_active && is_same("previous") && !has(&before, "next") {
+        return Some(KeyTransition::Announced);
+    }
+    let is_kept = of(&after, "previous").iter().all(|part| of(&before, "active").contains(part));
+    if of(&before, "next") == of(&after, "active") && !has(&after, "next") && has(&after, "previous") && is_kept {
+        return Some(KeyTransition::Activated(before));
+    }
+    if is_same("active") && is_same("next") && has(&before, "previous") && !has(&after, "previous") {
+        return Some(KeyTransition::Retired(before));
+    }
+    None
+}
+
+/// Whether the change of a Secret is one step of a rotation.
+pub(super) fn is_step(name: &str, before: &Secret, after: &Secret) -> bool {
+    [SERVICE_ACCOUNT, ENCRYPTION].contains(&name) && transition(before, after).is_some()
+}
+
+/// Every API server has a key before it signs or encrypts, and nothing uses a key that is removed.
+pub(super) fn keys_are_verified(step: &PlanTransition) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut configs = None;
+    for cluster in step.before.clusters.values() {
+        let Some(id) = cluster.id() else { continue };
+        for secret in [SERVICE_ACCOUNT, ENCRYPTION] {
+            let name = SecretName::of(id, secret);
+            let both = step.before.secrets.get(&name).zip(step.after.secrets.get(&name));
+            let Some((before, after)) = both.filter(|(before, after)| before != after) else { continue };
+            let configs = configs.get_or_insert_with(|| machine_configs(step.before, step.seen).unwrap_or_default());
+            let Some(UsedKey { roles, path, value }) = UsedKey::of(secret, before, after) else { continue };
+            found.extend(others(step, configs, id, roles).filter_map(|(pod, running)| {
+                let file = running.and_then(|running| running.files.iter().find(|file| file.path == path));
+                let has = file.is_some_and(|file| contains(&file.content, &value));
+                (!has).then(|| format!("{pod} does not run with {path}"))
+            }));
+            if secret == ENCRYPTION && matches!(transition(before, after), Some(KeyTransition::Retired(_))) {
+                found.extend(unwritten(step, id, before));
+            }
+        }
+    }
+    found
+}
+
+/// What components have to run with before a Secret changes.
+struct UsedKey {
+    roles: &'static [Role],
+    path: &'static str,
+    value: Vec<u8>,
+}
+
+impl UsedKey {
+    /// None: the change does not depend on what runs.
+    fn of(secret: &str, before: &Secret, after: &Secret) -> Option<Self> {
+        const SERVERS: &[Role] = &[Role::KubeApiserver];
+        const SIGNERS: &[Role] = &[Role::KubeApiserver, Role::KubeControllerManager];
+        let (values, is_activated) = match transition(before, after)? {
+            KeyTransition::Announced => return None,
+            KeyTransition::Activated(before) => (before, true),
+            KeyTransition::Retired(before) => (before, false),
+        };
+        let value = |entry: &str| values.get(entry).copied();
+        let (roles, path, value): (_, _, Vec<u8>) = match (secret, is_activated) {
+            (SERVICE_ACCOUNT, true) => (SERVERS, "service-account.pub", value("next.pub")?.to_vec()),
+            (SERVICE_ACCOUNT, false) => (SIGNERS, "service-account.key", value("active.key")?.to_vec()),
+            (_, true) => (SERVERS, "encryption.json", STANDARD.encode(value("next.key")?).into_bytes()),
+            (_, false) => (SERVERS, "encryption.json", STANDARD.encode(value("active.key")?).into_bytes()),
+        };
+        Some(Self { roles, path, value })
+    }
+}
+
+/// The store of a cluster has to record that the active key encrypts every Secret.
+fn unwritten(step: &PlanTransition, id: &ClusterId, before: &Secret) -> Option<String> {
+    let active = values(before).get("active.key").map(|key| sha256_hex(key).chars().take(16).collect::<String>());
+    let rewrite = step.seen.rewrites.get(id).and_then(|seen| seen.known());
+    let is_written = rewrite.is_some_and(|found| found.is_complete && Some(&found.key) == active.as_ref());
+    (!is_written).then(|| format!("{id}: Secrets may be encrypted with the previous key"))
+}
+
+/// The components of these roles, each with its pod if it is known to run as the documents of before specify.
+fn others<'a>(
+    step: &'a PlanTransition,
+    configs: &'a BTreeMap<HypervisorName, MachineConfig>,
+    id: &'a ClusterId,
+    roles: &'a [Role],
+) -> impl Iterator<Item = (&'a PodName, Option<&'a Pod>)> {
+    let all = step.before.components_of(id).filter(|(_, component)| roles.contains(&component.spec.role));
+    all.map(move |(name, component)| {
+        let machine = &component.spec.hypervisor;
+        let pod = configs.get(machine).and_then(|config| config.pods.get(name));
+        let runs = |pod: &&Pod| {
+            let state = step.seen.machine(machine);
+            state.is_some_and(|state| state.runs(name) && !state.is_interrupted(name, (pod, &pod.digests())))
+        };
+        (name, pod.filter(runs))
+    })
+}
+
+fn contains(content: &[u8], part: &[u8]) -> bool {
+    !part.is_empty() && content.windows(part.len()).any(|found| found == part)
+}

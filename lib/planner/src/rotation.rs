@@ -1,0 +1,483 @@
+//! Rotations of keys while a cluster runs.
+//!
+//! The gates, one for each phase. A phase ends when its effect was observed on every component that is concerned, and never because time has passed:
+//!
+//! 1. Announcing: the next key is minted beside the active one. Every API server runs with it before it is used, so whatever it signs is accepted
+//!    everywhere.
+//! 2. Activating: the next key becomes the active one in one save, and the active one the previous one. It ends when every component that signs runs with
+//!    the new key, so the previous one signs nothing any more.
+//! 3. Reencrypting, of the encryption key only: every Secret is written again. It ends when the cluster records that all were. Before an activation, the
+//!    same is done for data that only a previous key decrypts, which a cluster that began with a snapshot of another one may have.
+//! 4. Prepared: both keys are valid. Only a person knows whether something still relies on the previous one, and says so in the request.
+//! 5. Retiring: the previous key is removed. It ends when no API server runs with it. The encryption key is removed only if the store of this moment
+//!    records that every Secret was written again: it may have been restored since.
+//!
+//! A component on a machine that does not respond may run with the keys of before, so it keeps the phase. So does a component that leaves, until it has
+//! left.
+//!
+//! The Secret is saved before its Cluster. A pass after an interruption between the two finds the next key in use, and continues from there.
+
+use alloc::{
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use keelway_api::{
+    ByteString, Cluster, Documents, Secret, Time,
+    condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
+    documents::SecretName,
+    entries::CompactMap,
+    machine::ObservedValue,
+    name::{ClusterId, ClusterRef, ComponentName, HypervisorName},
+    role::Role,
+    rotation::{KeyRotation, RotatedKey, RotationPhase},
+};
+
+use crate::{
+    Decision, MintRequest, PassObservation, WaitBlocker, WaitKind, WaitSubject, Waiting,
+    bundles::derived,
+    minted::{found, is_next},
+    plan::Plan,
+    pod::key_name,
+    secret_names::secret_of,
+    tenant::Tenant,
+    text::joined,
+    verdict::verdict,
+    versions::does_its_work,
+    world::ValidatedDocuments,
+};
+
+/// The condition of a Cluster. It exists only while a key is rotated.
+const ROTATING: &str = "KeysRotating";
+
+/// What a rotation waits for. The text follows "waits for".
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RotationBlocker {
+    /// A component has to run with the keys of the phase.
+    #[error("{component} to run {}", goal_of(*.key, *.phase))]
+    Component {
+        /// The component.
+        component: ComponentName,
+        /// The key that is rotated.
+        key: RotatedKey,
+        /// The current phase.
+        phase: RotationPhase,
+    },
+    /// The machine of such a component was not observed.
+    #[error("{machine} to respond: {component} may run there, and has to run {}", goal_of(*.key, *.phase))]
+    Machine {
+        /// The machine.
+        machine: HypervisorName,
+        /// The component.
+        component: ComponentName,
+        /// The key that is rotated.
+        key: RotatedKey,
+        /// The current phase.
+        phase: RotationPhase,
+    },
+    /// Secrets have to be written again.
+    #[error("every Secret to be written again with the key {key_name}: {rewritten} so far")]
+    Secrets {
+        /// The name of the key that is to encrypt them.
+        key_name: String,
+        /// The number of those that were written.
+        rewritten: u64,
+    },
+    /// The API did not report which Secrets were written again.
+    #[error("its API to report which Secrets were written again: {0}")]
+    Api(String),
+    /// Another rotation is requested before this one has ended.
+    #[error(
+        "the rotation of {requested_at} to be completed: set spec.rotations.{field}.requestedAt to that time again, and complete it before you \
+         request another one",
+        requested_at = .requested_at.0, field = .key.field()
+    )]
+    OtherRequest {
+        /// The key that is rotated.
+        key: RotatedKey,
+        /// The request that is executed.
+        requested_at: Time,
+    },
+}
+
+/// How components have to run at the end of a phase.
+fn goal_of(key: RotatedKey, phase: RotationPhase) -> String {
+    match phase {
+        RotationPhase::Announcing => format!("with the next {key}"),
+        RotationPhase::Activating | RotationPhase::Reencrypting | RotationPhase::Prepared => {
+            format!("with the new {key}")
+        }
+        RotationPhase::Retiring | RotationPhase::Completed => format!("without the previous {key}"),
+    }
+}
+
+/// What a phase does, for people.
+pub(crate) fn effect_of(phase: RotationPhase) -> &'static str {
+    match phase {
+        RotationPhase::Announcing => "create the next key, and distribute it",
+        RotationPhase::Activating => "the next key becomes the active one; the previous one stays valid",
+        RotationPhase::Reencrypting => "every Secret is written again, so that the new key encrypts it",
+        RotationPhase::Prepared => {
+            "only the new key is used; the previous one stays valid until the rotation is completed"
+        }
+        RotationPhase::Retiring => "remove the previous key",
+        RotationPhase::Completed => "the previous key is gone",
+    }
+}
+
+/// The next step of a rotation.
+enum RotationStep {
+    Begin(Time),
+    Mint,
+    Activate,
+    Enter(RotationPhase),
+    /// Writes Secrets again with the key of this name, of which so many were written.
+    Rewrite(String, u64),
+    RemovePrevious,
+    Retire,
+    Wait(WaitKind, RotationBlocker),
+}
+
+/// A cluster with the key that is rotated.
+struct RotationTarget {
+    cluster: ClusterRef,
+    id: ClusterId,
+    key: RotatedKey,
+}
+
+/// Takes the next step of each rotation, and reports those that run.
+pub(crate) fn plan_rotations(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation, now: &Time) {
+    let mut steps: Vec<(RotationTarget, RotationStep)> = Vec::new();
+    for tenant in Tenant::all(&plan.documents, world).filter(is_rotated) {
+        for key in RotatedKey::ALL {
+            let target = || RotationTarget { cluster: tenant.cluster.reference.clone(), id: tenant.id.clone(), key };
+            steps.extend(next_step(&tenant, world, seen, key).map(|step| (target(), step)));
+        }
+    }
+    for (target, step) in &steps {
+        take(plan, target, step, now);
+    }
+    let blocked = steps.iter().filter_map(|(target, step)| {
+        let text = match step {
+            RotationStep::Wait(_, blocker) => format!("waits for {blocker}"),
+            RotationStep::Rewrite(_, rewritten) => format!("{rewritten} Secrets were written again so far"),
+            _ => return None,
+        };
+        Some(((&target.cluster, target.key), text))
+    });
+    report(plan, &blocked.collect(), now);
+}
+
+fn is_rotated(tenant: &Tenant) -> bool {
+    let document = &tenant.document;
+    let is_left = tenant.cluster.paused || document.deleted() || tenant.unusable_secrets.is_some();
+    !is_left && document.is_initialized() && !document.is_sleeping()
+}
+
+fn next_step(
+    tenant: &Tenant,
+    world: &ValidatedDocuments,
+    seen: &PassObservation,
+    key: RotatedKey,
+) -> Option<RotationStep> {
+    let Some(rotation) = tenant.document.running_rotation(key) else {
+        let request = tenant.document.pending_rotation(key)?;
+        return Some(RotationStep::Begin(request.requested_at.clone()));
+    };
+    let outdated = || outdated(tenant, world, seen, (key, rotation.phase));
+    let after = |step: RotationStep| Some(outdated().unwrap_or(step));
+    match rotation.phase {
+        RotationPhase::Announcing if is_activated(tenant, key, rotation) => Some(RotationStep::Activate),
+        RotationPhase::Announcing if !is_minted(tenant, key) => Some(RotationStep::Mint),
+        RotationPhase::Announcing if has_previous(tenant, key) => {
+            outdated().or_else(|| rewrite(tenant, seen)).or(Some(RotationStep::RemovePrevious))
+        }
+        RotationPhase::Announcing => after(RotationStep::Activate),
+        RotationPhase::Activating => after(RotationStep::Enter(match key {
+            RotatedKey::ServiceAccount => RotationPhase::Prepared,
+            RotatedKey::Encryption => RotationPhase::Reencrypting,
+        })),
+        RotationPhase::Reencrypting => {
+            Some(rewrite(tenant, seen).unwrap_or(RotationStep::Enter(RotationPhase::Prepared)))
+        }
+        RotationPhase::Prepared => {
+            let request = tenant.document.spec.rotations.request(key)?;
+            if request.requested_at != rotation.requested_at {
+                let requested_at = rotation.requested_at.clone();
+                return Some(RotationStep::Wait(
+                    WaitKind::Blocked,
+                    RotationBlocker::OtherRequest { key, requested_at },
+                ));
+            }
+            let unwritten = || (key == RotatedKey::Encryption).then(|| rewrite(tenant, seen)).flatten();
+            request.complete.then(|| outdated().or_else(unwritten).unwrap_or(RotationStep::Retire))
+        }
+        RotationPhase::Retiring => after(RotationStep::Enter(RotationPhase::Completed)),
+        RotationPhase::Completed => None,
+    }
+}
+
+/// Whether the next key is in use already: the last pass was interrupted after it had saved the Secret.
+fn is_activated(tenant: &Tenant, key: RotatedKey, rotation: &KeyRotation) -> bool {
+    let secret = secret_of(key);
+    tenant.fingerprint(secret).is_some_and(|active| is_next(rotation, &active))
+}
+
+/// Whether a previous encryption key is left from another cluster, whose snapshot this one began with.
+fn has_previous(tenant: &Tenant, key: RotatedKey) -> bool {
+    key == RotatedKey::Encryption && tenant.value(secret_of(key), &entry("previous", kept_half(key))).is_some()
+}
+
+/// Writes Secrets again until the store records that the active key encrypts all of them. None: it does.
+fn rewrite(tenant: &Tenant, seen: &PassObservation) -> Option<RotationStep> {
+    let wait = |why: &str| Some(RotationStep::Wait(WaitKind::InProgress, RotationBlocker::Api(why.to_string())));
+    let Some(active) = tenant.value(secret_of(RotatedKey::Encryption), "active.key") else {
+        return wait("the documents have no active key");
+    };
+    let key_name = key_name(active);
+    match seen.rewrites.get(tenant.id) {
+        None => wait("it was not asked yet"),
+        Some(ObservedValue::Unreachable { why, .. }) => wait(why),
+        Some(ObservedValue::Known(found)) if found.key != key_name => Some(RotationStep::Rewrite(key_name, 0)),
+        Some(ObservedValue::Known(found)) if !found.is_complete => {
+            Some(RotationStep::Rewrite(key_name, found.rewritten))
+        }
+        Some(ObservedValue::Known(_)) => None,
+    }
+}
+
+/// Whether a pass needs to know which Secrets of the cluster were written again with its encryption key.
+#[must_use]
+pub fn rewrites_secrets(cluster: &Cluster) -> bool {
+    let key = RotatedKey::Encryption;
+    let is_complete = || cluster.spec.rotations.request(key).is_some_and(|request| request.complete);
+    let is_left = cluster.deleted() || cluster.spec.paused || cluster.is_sleeping();
+    cluster.running_rotation(key).filter(|_| !is_left).is_some_and(|rotation| match rotation.phase {
+        RotationPhase::Announcing | RotationPhase::Reencrypting => true,
+        RotationPhase::Prepared => is_complete(),
+        RotationPhase::Activating | RotationPhase::Retiring | RotationPhase::Completed => false,
+    })
+}
+
+/// Whether the Secret has everything that an activation needs.
+fn is_minted(tenant: &Tenant, key: RotatedKey) -> bool {
+    let secret = secret_of(key);
+    halves(key).iter().all(|half| {
+        let has = |generation: &str| tenant.value(secret, &entry(generation, half)).is_some();
+        has("active") && has("next")
+    })
+}
+
+/// The parts of each generation in the Secret of a key.
+fn halves(key: RotatedKey) -> &'static [&'static str] {
+    match key {
+        RotatedKey::ServiceAccount => &["key", "pub"],
+        RotatedKey::Encryption => &["key"],
+    }
+}
+
+/// The part of the previous generation that stays: of a key that signs, the half that verifies. A key that encrypts also decrypts.
+fn kept_half(key: RotatedKey) -> &'static str {
+    match key {
+        RotatedKey::ServiceAccount => "pub",
+        RotatedKey::Encryption => "key",
+    }
+}
+
+fn entry(generation: &str, half: &str) -> String {
+    format!("{generation}.{half}")
+}
+
+/// The roles that have to run with the keys of a phase before it ends.
+fn concerned(key: RotatedKey, phase: RotationPhase) -> &'static [Role] {
+    match (key, phase) {
+        // Both sign tokens, and the API servers verify them.
+        (RotatedKey::ServiceAccount, RotationPhase::Activating | RotationPhase::Prepared) => {
+            &[Role::KubeApiserver, Role::KubeControllerManager]
+        }
+        (RotatedKey::ServiceAccount | RotatedKey::Encryption, _) => &[Role::KubeApiserver],
+    }
+}
+
+/// The first component that does not run with the keys of the phase, or may not.
+fn outdated(
+    tenant: &Tenant,
+    world: &ValidatedDocuments,
+    seen: &PassObservation,
+    (key, phase): (RotatedKey, RotationPhase),
+) -> Option<RotationStep> {
+    let mut all = concerned(key, phase).iter().flat_map(|role| tenant.of_role(*role));
+    let (pod, component) = all.find(|(pod, component)| !does_its_work(tenant, world, seen, pod, &component.spec))?;
+    let (component, machine) = (pod.component.clone(), component.spec.hypervisor.clone());
+    Some(if seen.machine(&machine).is_some() {
+        RotationStep::Wait(WaitKind::InProgress, RotationBlocker::Component { component, key, phase })
+    } else {
+        RotationStep::Wait(WaitKind::Blocked, RotationBlocker::Machine { machine, component, key, phase })
+    })
+}
+
+fn take(plan: &mut Plan, target: &RotationTarget, step: &RotationStep, now: &Time) {
+    match step {
+        RotationStep::Begin(requested_at) => {
+            change(plan, target, |place| {
+                let phase = RotationPhase::Announcing;
+                *place = Some(KeyRotation {
+                    requested_at: requested_at.clone(),
+                    phase,
+                    since: now.clone(),
+                    next: None,
+                    rewritten: None,
+                });
+            });
+            decide(plan, target, RotationPhase::Announcing);
+            mint(plan, target);
+        }
+        RotationStep::Mint => mint(plan, target),
+        RotationStep::Activate => {
+            change_secret(plan, target, |secret| activate(secret, target.key));
+            enter(plan, target, RotationPhase::Activating, now);
+            record_active(plan, target);
+        }
+        RotationStep::Enter(phase) => enter(plan, target, *phase, now),
+        RotationStep::Rewrite(key_name, rewritten) => {
+            let (key_name, rewritten) = (key_name.clone(), *rewritten);
+            change(plan, target, |place| {
+                if let Some(rotation) = place {
+                    rotation.rewritten = Some(rewritten);
+                }
+            });
+            plan.rewrites.insert(target.id.clone(), key_name.clone());
+            wait(plan, target, WaitKind::InProgress, RotationBlocker::Secrets { key_name, rewritten });
+        }
+        RotationStep::RemovePrevious => remove_previous(plan, target),
+        RotationStep::Retire => {
+            remove_previous(plan, target);
+            enter(plan, target, RotationPhase::Retiring, now);
+        }
+        RotationStep::Wait(kind, blocker) => wait(plan, target, *kind, blocker.clone()),
+    }
+}
+
+fn wait(plan: &mut Plan, target: &RotationTarget, kind: WaitKind, blocker: RotationBlocker) {
+    let subject = WaitSubject::ClusterSecret(target.cluster.clone(), secret_of(target.key));
+    plan.waiting.push(Waiting::of_cluster(subject, kind, WaitBlocker::Rotation(blocker)));
+}
+
+fn remove_previous(plan: &mut Plan, target: &RotationTarget) {
+    let previous = entry("previous", kept_half(target.key));
+    change_secret(plan, target, |secret| drop(secret.remove(&previous)));
+}
+
+fn mint(plan: &mut Plan, RotationTarget { id, key, .. }: &RotationTarget) {
+    let secret = SecretName::of(id, secret_of(*key));
+    plan.mint.push(match key {
+        RotatedKey::ServiceAccount => MintRequest::NextServiceAccountKey { secret },
+        RotatedKey::Encryption => MintRequest::NextEncryptionKey { secret },
+    });
+}
+
+fn enter(plan: &mut Plan, target: &RotationTarget, phase: RotationPhase, now: &Time) {
+    change(plan, target, |place| {
+        if let Some(rotation) = place {
+            (rotation.phase, rotation.since) = (phase, now.clone());
+            (rotation.next, rotation.rewritten) = (None, None);
+        }
+    });
+    decide(plan, target, phase);
+}
+
+fn decide(plan: &mut Plan, RotationTarget { cluster, key, .. }: &RotationTarget, phase: RotationPhase) {
+    plan.decisions.push(Decision::RotateKey { cluster: cluster.clone(), key: *key, phase });
+}
+
+fn change(plan: &mut Plan, target: &RotationTarget, change: impl FnOnce(&mut Option<KeyRotation>)) {
+    let Some(cluster) = plan.documents.clusters.get_mut(&target.cluster) else { return };
+    let rotations = cluster.status.get_or_insert_default().rotations.get_or_insert_default();
+    change(rotations.rotation_mut(target.key));
+}
+
+type SecretValues = CompactMap<ByteString>;
+
+/// Changes the generations of a key, and derives its bundle again.
+fn change_secret(plan: &mut Plan, target: &RotationTarget, change: impl FnOnce(&mut SecretValues)) {
+    let name = SecretName::of(&target.id, secret_of(target.key));
+    let Some(secret) = plan.documents.secrets.get_mut(&name) else { return };
+    change(secret.data.get_or_insert_default());
+    match target.key {
+        RotatedKey::ServiceAccount => derive_bundle(secret, "bundle.pub", "pub"),
+        RotatedKey::Encryption => {}
+    }
+}
+
+fn derive_bundle(secret: &mut Secret, bundle: &str, half: &str) {
+    secret.data.get_or_insert_default().remove(bundle);
+    if let Some(content) = derived(secret, bundle, half) {
+        secret.data.get_or_insert_default().insert(bundle.to_string(), content);
+    }
+}
+
+/// Does nothing if the next key is in use already.
+fn activate(values: &mut SecretValues, key: RotatedKey) {
+    for half in halves(key) {
+        let Some(next) = values.remove(&entry("next", half)) else { continue };
+        let retired = values.insert(entry("active", half), next);
+        if let Some(retired) = retired.filter(|_| *half == kept_half(key)) {
+            values.insert(entry("previous", half), retired);
+        }
+    }
+}
+
+/// The new key is the cluster's own from now on.
+fn record_active(plan: &mut Plan, target: &RotationTarget) {
+    let secret = secret_of(target.key);
+    let Some(active) = found(&plan.documents, &target.id, secret) else { return };
+    if let Some(cluster) = plan.documents.clusters.get_mut(&target.cluster) {
+        cluster.status.get_or_insert_default().minted.insert(secret.to_string(), active);
+    }
+}
+
+/// What each rotation does or waits for.
+type RotationTexts<'a> = BTreeMap<(&'a ClusterRef, RotatedKey), String>;
+
+/// Reports each cluster with a rotation that runs.
+fn report(plan: &mut Plan, blocked: &RotationTexts, now: &Time) {
+    let Documents { clusters, .. } = &mut plan.documents;
+    let names: Vec<ClusterRef> = clusters.keys().cloned().collect();
+    for name in names {
+        let Some(cluster) = clusters.get(&name).filter(|cluster| !cluster.spec.paused) else { continue };
+        let says = progress(cluster, &name, blocked);
+        let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        // A document that does not change stays shared.
+        if says.is_none() && !condition::has(conditions, ROTATING) {
+            continue;
+        }
+        let Some(cluster) = clusters.get_mut(&name) else { continue };
+        let generation = cluster.metadata.generation;
+        let conditions = &mut cluster.status.get_or_insert_default().conditions;
+        condition::set_or_remove(conditions, ROTATING, says, generation, now);
+    }
+}
+
+fn progress(cluster: &Cluster, name: &ClusterRef, blocked: &RotationTexts) -> Option<ConditionValue> {
+    let running = |key: RotatedKey| Some((key, cluster.running_rotation(key)?.phase));
+    let running: Vec<(RotatedKey, RotationPhase)> = RotatedKey::ALL.into_iter().filter_map(running).collect();
+    let texts = running.iter().map(|(key, phase)| match (blocked.get(&(name, *key)), phase) {
+        (Some(text), _) => format!("{} is {phase}: {text}", key.field()),
+        (None, RotationPhase::Prepared) => format!(
+            "{} is {phase}: `keelway cluster rotate --name {} {} --complete` removes the previous key",
+            key.field(),
+            name.name,
+            key.flag()
+        ),
+        (None, _) => format!("{} is {phase}", key.field()),
+    });
+    let message = joined(texts, "; ");
+    let reason = match running.iter().map(|(_, phase)| *phase).collect::<Vec<_>>().as_slice() {
+        [] => return None,
+        phases if phases.iter().all(|phase| *phase == RotationPhase::Prepared) => ConditionReason::RotationPrepared,
+        _ => ConditionReason::RotationInProgress,
+    };
+    Some(verdict(ConditionStatus::True, reason, message))
+}
