@@ -6,6 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::agent::cargo;
+
 /// The generated files of `docs/`, by the name that `keelway reference` expects.
 const FILES: [&str; 4] = ["arguments", "fields", "ports", "reasons"];
 
@@ -16,7 +18,7 @@ pub(crate) fn write() -> Result<()> {
             .with_context(|| format!("could not write {}", path.display()))?;
     }
     let crds = root().join("manifests/crds");
-    run("keelway-manager", "keelway-manager", &["crds", "--directory", &crds.display().to_string()]).map(|_| ())
+    run("keelway-manager", &["crds", "--directory", &crds.display().to_string()]).map(|_| ())
 }
 
 pub(crate) fn man(directory: &str) -> Result<()> {
@@ -29,14 +31,15 @@ fn root() -> PathBuf {
 
 /// Builds `keelway` and returns its output.
 fn keelway(arguments: &[&str]) -> Result<Vec<u8>> {
-    run("keelway-cli", "keelway", arguments)
+    run("keelway", arguments)
 }
 
-fn run(package: &str, program: &str, arguments: &[&str]) -> Result<Vec<u8>> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["run", "--quiet", "--package", package, "--bin", program, "--"]).args(arguments);
-    let output = command.output().with_context(|| format!("could not run {program}"))?;
+/// Builds the program as `cargo build --workspace` does: a package alone has other features, with which everything would be compiled again.
+fn run(program: &str, arguments: &[&str]) -> Result<Vec<u8>> {
+    let built = cargo().args(["build", "--quiet", "--workspace", "--bin", program]).status();
+    ensure!(built.with_context(|| format!("could not build {program}"))?.success(), "could not build {program}");
+    let mut command = Command::new(root().join("target/debug").join(program));
+    let output = command.args(arguments).output().with_context(|| format!("could not run {program}"))?;
     ensure!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(output.stdout)
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::Args;
-use keelway_api::{Cluster, Documents, Observation, Shared, name::ClusterRef};
+use keelway_api::{Cluster, Documents, Observation, Shared, name::ClusterRef, sleep::SleepPhase};
 use keelway_machine::action::Action;
 use keelway_reconciler::{PlanPreview, preview, preview_offline};
 
@@ -62,7 +62,8 @@ fn render(preview: &PlanPreview) -> String {
     let clusters = preview.plan.documents.clusters.iter();
     let paused = clusters.filter(|(_, cluster)| cluster.spec.paused).map(|(name, _)| name.to_string());
     let clusters = preview.plan.documents.clusters.iter();
-    let asleep = clusters.filter(|(_, cluster)| cluster.is_sleeping()).map(|(name, _)| name.to_string());
+    let sleeps = |cluster: &Cluster| cluster.sleep_phase() == Some(SleepPhase::Asleep);
+    let asleep = clusters.filter(|(_, cluster)| sleeps(cluster)).map(|(name, _)| name.to_string());
     if preview.settled() {
         text.push_str("Nothing to do: the machines match the documents.\n");
         section(&mut text, "Paused", paused);

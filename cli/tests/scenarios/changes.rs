@@ -58,11 +58,11 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "sleep-over",
-        question: "What is done while a cluster sleeps, although it is to be scaled and upgraded?",
+        question: "What is done while a cluster sleeps, although it is to be scaled?",
         from: worlds::three,
         change: |world| {
             world.cluster("c1").spec.asleep = true;
-            (0..8).for_each(|_| drop(world.pass()));
+            world.pass_until_asleep();
             world.cluster("c1").spec.control_plane.replicas = 1;
         },
     },
@@ -72,7 +72,7 @@ pub(super) const ALL: &[Scenario] = &[
         from: worlds::three,
         change: |world| {
             world.cluster("c1").spec.asleep = true;
-            (0..8).for_each(|_| drop(world.pass()));
+            world.pass_until_asleep();
             world.hypervisor("private-2").spec.drain = true;
         },
     },
@@ -82,7 +82,7 @@ pub(super) const ALL: &[Scenario] = &[
         from: worlds::three,
         change: |world| {
             world.cluster("c1").spec.asleep = true;
-            (0..8).for_each(|_| drop(world.pass()));
+            world.pass_until_asleep();
             world.cluster("c1").spec.asleep = false;
         },
     },

@@ -10,6 +10,7 @@ use keelway_api::{
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::{EGRESS, Role},
     rotation::{RotatedKey, RotationPhase},
+    sleep::SleepPhase,
     store_observation::MemberId,
     store_rebuild::RebuildPhase,
 };
@@ -306,6 +307,17 @@ impl World {
             }
         }
         panic!("it does not reach {wanted}: {:?}", self.preview().plan.waiting);
+    }
+
+    /// Runs passes until c1 sleeps.
+    pub(super) fn pass_until_asleep(&mut self) {
+        for _ in 0..MOST_PASSES {
+            if self.cluster("c1").sleep_phase() == Some(SleepPhase::Asleep) {
+                return;
+            }
+            self.pass();
+        }
+        panic!("it does not sleep: {:?}", self.preview().plan.waiting);
     }
 
     /// Runs passes until nothing is left to do.

@@ -11,10 +11,10 @@ use keelway_api::{
     Component,
     role::{CLIENT, PEER, Role},
 };
-use keelway_e2e::{TestMachine, deadline, process};
+use keelway_e2e::{Plane, TestMachine, deadline, plane::store::PlaneStore, process};
 use serde_json::Value;
 
-use crate::{etcdctl, plane::Plane, store::Store};
+use crate::etcdctl;
 
 /// A directory on the same file system as the state of the machines.
 const DIRECTORY: &str = "/var/lib/keelway-bench";
@@ -54,7 +54,7 @@ impl StoreByHand {
 
     /// Writes as much as the cluster's store has.
     pub(crate) fn fill(&self, plane: &Plane<'_>, mebibytes: usize) {
-        let store = Store::of(plane);
+        let store = PlaneStore::of(plane);
         let leader = self.leader(plane).unwrap();
         let client = store.client(&leader.endpoint);
         etcdctl::fill(plane.machine_named(&leader.machine), &client, Path::new(DIRECTORY), mebibytes);
@@ -147,7 +147,7 @@ impl MemberByHand {
 
     /// Returns the output of `etcdctl`, or none if it fails.
     fn etcdctl(&self, plane: &Plane<'_>, arguments: &[&str]) -> Option<Value> {
-        let mut command = Store::of(plane).client(&self.endpoint);
+        let mut command = PlaneStore::of(plane).client(&self.endpoint);
         let ran = plane.machine_named(&self.machine).run(command.args(arguments).arg("--write-out=json"));
         (ran.code() == 0).then(|| ran.json())
     }

@@ -7,10 +7,8 @@ use std::{
 };
 
 use keelway_api::{Component, role::Role};
-use keelway_e2e::{TestMachine, command::run, deadline};
+use keelway_e2e::{Plane, TestMachine, command::run, deadline, plane::store::PlaneStore};
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
-
-use crate::{plane::Plane, store::Store};
 
 /// The size of a value, which is below etcd's default limit of a request.
 const VALUE: usize = 1 << 20;
@@ -35,7 +33,7 @@ pub(crate) fn fill(machine: &TestMachine, client: &Command, directory: &Path, me
 
 /// Saves a snapshot of a follower. Returns the time in seconds.
 pub(crate) fn save(plane: &Plane<'_>) -> f64 {
-    let store = Store::of(plane);
+    let store = PlaneStore::of(plane);
     let member = follower(plane);
     let file: PathBuf = plane.keelway.directory().join("by-hand.db");
     let mut command = store.client(&store.endpoint(&member));
@@ -46,7 +44,7 @@ pub(crate) fn save(plane: &Plane<'_>) -> f64 {
 
 /// Returns a member that does not lead.
 pub(crate) fn follower(plane: &Plane<'_>) -> Component {
-    let leader = Store::of(plane).leader().spec.name().unwrap();
+    let leader = PlaneStore::of(plane).leader().spec.name().unwrap();
     let mut members = plane.of_role(Role::Etcd).into_iter();
     members.find(|member| member.spec.name().unwrap() != leader).unwrap().clone()
 }

@@ -3,14 +3,12 @@
 use std::{fs, time::Instant};
 
 use keelway_api::{duration::Span, snapshots::SnapshotsSpec};
-use keelway_e2e::{deadline, process};
+use keelway_e2e::{Plane, deadline, plane::store::PlaneStore, process};
 use serde_json::json;
 
 use crate::{
     etcdctl::{fill, follower},
     peers::PeerView,
-    plane::Plane,
-    store::Store,
 };
 
 /// Configures snapshots and immediate replacement, and fills the database.
@@ -22,7 +20,7 @@ pub(crate) fn prepare(plane: &mut Plane<'_>, mebibytes: usize) {
         spec.etcd.snapshots = Some(snapshots);
         spec.etcd.replace_after = Some(Span::of_seconds(0));
     });
-    let store = Store::of(plane);
+    let store = PlaneStore::of(plane);
     let client = store.client(&store.endpoint(store.leader()));
     fill(plane.machine(store.leader()), &client, plane.keelway.directory(), mebibytes);
 }
@@ -37,7 +35,7 @@ pub(crate) fn replace(plane: &mut Plane<'_>) -> (f64, f64) {
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
     }
     process::kill(pid);
-    let through = PeerView::of(plane, Store::of(plane).leader());
+    let through = PeerView::of(plane, PlaneStore::of(plane).leader());
     let started = Instant::now();
     let running = plane.keelway.start(&["reconcile"], &plane.text);
     deadline::until("another member is a voter", deadline::KUBERNETES, || {

@@ -12,17 +12,8 @@
 
 mod by_hand;
 mod etcdctl;
-#[expect(dead_code, reason = "the test of high availability uses the rest")]
-#[path = "../../tests/highly_available/ingress.rs"]
-mod ingress;
 mod keelway_side;
 mod peers;
-#[expect(dead_code, reason = "the test of high availability uses the rest")]
-#[path = "../../tests/highly_available/plane.rs"]
-mod plane;
-#[expect(dead_code, reason = "the test of high availability uses the rest")]
-#[path = "../../tests/highly_available/store.rs"]
-mod store;
 #[path = "../start/table.rs"]
 #[expect(dead_code, reason = "the other benchmarks have other kinds of rows")]
 mod table;
@@ -30,8 +21,7 @@ mod table;
 use std::{env, fs, path::Path};
 
 use by_hand::StoreByHand;
-use keelway_e2e::{ReachMode, TestFleet, host::on_own_host};
-use plane::Plane;
+use keelway_e2e::{Plane, ReachMode, TestFleet, host::on_own_host};
 use table::Table;
 
 /// The number of rounds if `$KEELWAY_BENCH_ROUNDS` is not set.

@@ -3,11 +3,9 @@
 use std::{collections::BTreeSet, net::SocketAddr};
 
 use keelway_api::{Component, documents::SecretName, role::PEER};
-use keelway_e2e::{TestMachine, https::HttpsClient};
+use keelway_e2e::{Plane, TestMachine, https::HttpsClient};
 use keelway_planner::DRIVER_SECRET;
 use serde_json::Value;
-
-use crate::plane::Plane;
 
 /// A member, asked at the path that etcd serves to its peers.
 pub(crate) struct PeerView<'a> {

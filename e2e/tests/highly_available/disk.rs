@@ -8,13 +8,10 @@ use std::{
 };
 
 use keelway_api::{hypervisor::Applied, role::Role};
-use keelway_e2e::{command::run, deadline, load::Load};
+use keelway_e2e::{Plane, command::run, deadline, load::Load};
 use rustix::fs::statvfs;
 
-use crate::{
-    plane::Plane,
-    unseen::{hypervisor, reason},
-};
+use crate::unseen::{hypervisor, reason};
 
 /// The machine in the fleet.
 const MACHINE: &str = "private-3";

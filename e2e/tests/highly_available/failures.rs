@@ -4,12 +4,10 @@
 use std::os::unix::fs::MetadataExt;
 
 use keelway_api::{Component, role::Role};
-use keelway_e2e::{RunningComponent, deadline, load::Load, machine::millis, process};
+use keelway_e2e::{Plane, RunningComponent, deadline, load::Load, machine::millis, plane::store::PlaneStore, process};
 
 use crate::{
-    plane::Plane,
     status,
-    store::Store,
     unseen::{goes_on_without, is_settled_by_one_pass},
 };
 
@@ -108,7 +106,7 @@ fn comes_back(
 /// A private machine with the etcd leader loses its power, which returns much later.
 pub(crate) fn private_machine(plane: &mut Plane<'_>, load: &Load) {
     let (leader, written) = {
-        let store = Store::of(plane);
+        let store = PlaneStore::of(plane);
         let leader = store.leader().clone();
         let written = store.revision(&leader).unwrap();
         (leader, written)
@@ -124,7 +122,7 @@ pub(crate) fn private_machine(plane: &mut Plane<'_>, load: &Load) {
     plane.power("start", &away);
     plane.is_whole_again("a private machine is back");
     assert_eq!(data(plane), before, "the member's data is the same");
-    Store::of(plane).reaches(&leader, written);
+    PlaneStore::of(plane).reaches(&leader, written);
     is_settled_by_one_pass(plane, &away);
     load.lap("it got its power back").assert_good();
 }

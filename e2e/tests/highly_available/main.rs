@@ -10,17 +10,11 @@
 
 mod disk;
 mod failures;
-mod ingress;
-mod plane;
 mod replicas;
-mod rotation;
-mod scaling;
 mod status;
-mod store;
 mod unseen;
 
-use keelway_e2e::{MachineFacts, ReachMode, TestFleet, host::on_own_host, load::Load};
-use plane::Plane;
+use keelway_e2e::{MachineFacts, Plane, ReachMode, TestFleet, host::on_own_host, load::Load, plane::ingress};
 
 /// Creates two public and three private machines. The disk of the last one has a size of its own.
 fn create(world: &mut TestFleet, reach: ReachMode) -> Vec<u8> {
@@ -74,11 +68,6 @@ fn scenario(tag: &str, reach: ReachMode) {
     replicas::elect_leaders(&plane);
     ingress::contexts(&plane);
     ingress::serve_metrics(&plane);
-    scaling::members_change(&mut plane);
-    scaling::no_request_fails(&mut plane);
-    rotation::service_account_key(&mut plane);
-    rotation::encryption_key(&mut plane);
-    replicas::are_spread(&plane);
 
     let load = Load::start(&plane.kubectl);
     load.wait_for_requests(100);

@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 
 use keelway_api::{Component, role::Role};
-use keelway_e2e::{deadline, metrics};
-
-use crate::plane::Plane;
+use keelway_e2e::{Plane, deadline, metrics};
 
 pub(crate) fn are_spread(plane: &Plane<'_>) {
     for role in Role::ALL {

@@ -2,12 +2,12 @@
 
 use keelway_api::role::Role;
 
-use crate::{plane::Plane, store::Store};
+use keelway_e2e::{Plane, plane::store::PlaneStore};
 
 /// Every member has a row, and the leader is the one that etcd itself reports.
 pub(crate) fn shows_stores(plane: &Plane<'_>) {
     let status = plane.keelway.run(&["status", "-o", "wide"], &plane.text).succeeded();
-    let leader = Store::of(plane).leader().spec.name().unwrap();
+    let leader = PlaneStore::of(plane).leader().spec.name().unwrap();
     let rows = members(status.text());
     assert_eq!(rows.len(), plane.of_role(Role::Etcd).len(), "{}", status.text());
     for row in rows {

@@ -1,10 +1,8 @@
 //! Machines that do not respond: everything else continues, and nothing is planned for what cannot be observed.
 
 use keelway_api::{Documents, Hypervisor, condition, role::Role};
-use keelway_e2e::{FinishedCommand, load::Load, process};
+use keelway_e2e::{FinishedCommand, Plane, load::Load, process};
 use rustix::process::Signal;
-
-use crate::plane::Plane;
 
 /// The most passes until the other cluster serves. Each pass takes a few seconds and ends unsettled.
 const PASSES: usize = 12;

@@ -3,14 +3,10 @@
 use std::fs;
 
 use keelway_api::role::Role;
-use keelway_e2e::{interruption::cut_off, load::RecordedLoad};
+use keelway_e2e::{Plane, interruption::cut_off, load::RecordedLoad, plane::store::PlaneStore};
 use rustix::process::Signal;
 
-use crate::{
-    passes::{assert_replaced, members, settle},
-    plane::Plane,
-    store::Store,
-};
+use crate::passes::{assert_replaced, members, settle};
 
 /// The orders by which a member moves to another machine, as failpoints name them.
 const ORDERS: [&str; 4] = ["add etcd-", "promote etcd-", "move the leader", "remove the member"];
@@ -19,7 +15,7 @@ const ORDERS: [&str; 4] = ["add etcd-", "promote etcd-", "move the leader", "rem
 pub(crate) fn drain_is_cut_off(plane: &mut Plane<'_>) {
     let load = RecordedLoad::start(&plane.kubectl, "cut-off");
     load.wait_for_requests(100);
-    let moves = Store::of(plane).leader().clone();
+    let moves = PlaneStore::of(plane).leader().clone();
     let (name, before) = (moves.spec.name().unwrap().to_string(), members(plane));
     let machine = moves.spec.hypervisor.to_string();
     let points = plane.keelway.state().with_file_name("points");

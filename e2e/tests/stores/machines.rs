@@ -1,19 +1,15 @@
 //! Machines that are lost for good.
 
 use keelway_api::{Documents, hypervisor::LOST_ANNOTATION, name::HypervisorName};
-use keelway_e2e::load::RecordedLoad;
+use keelway_e2e::{Plane, load::RecordedLoad, plane::store::PlaneStore};
 
-use crate::{
-    passes::{assert_replaced, is_at_rest, members, run_until, settle},
-    plane::Plane,
-    store::Store,
-};
+use crate::passes::{assert_replaced, is_at_rest, members, run_until, settle};
 
 /// The machine of the leader loses its power, and a person marks it as lost. Its member is replaced. When it returns, its member does not.
 pub(crate) fn one_is_lost(plane: &mut Plane<'_>) {
     let load = RecordedLoad::start(&plane.kubectl, "machine-lost");
     load.wait_for_requests(100);
-    let lost = Store::of(plane).leader().clone();
+    let lost = PlaneStore::of(plane).leader().clone();
     let (name, before) = (lost.spec.name().unwrap().to_string(), members(plane));
     let machine = lost.spec.hypervisor.to_string();
     plane.power("stop", &machine);

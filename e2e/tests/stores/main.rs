@@ -10,24 +10,14 @@
     reason = "a test's functions fail by panicking, and print their timings"
 )]
 
-#[expect(dead_code, reason = "the test of high availability uses the rest")]
-#[path = "../highly_available/ingress.rs"]
-mod ingress;
 mod interrupted;
 mod machines;
 mod passes;
-#[expect(dead_code, reason = "the test of high availability uses the rest")]
-#[path = "../highly_available/plane.rs"]
-mod plane;
 mod processes;
-#[expect(dead_code, reason = "the test of high availability uses the rest")]
-#[path = "../highly_available/store.rs"]
-mod store;
 
 use std::time::Instant;
 
-use keelway_e2e::{MachineFacts, ReachMode, TestFleet, host::on_own_host, machine::millis};
-use plane::Plane;
+use keelway_e2e::{MachineFacts, Plane, ReachMode, TestFleet, host::on_own_host, machine::millis};
 
 /// etcd members, API servers and ingresses. One private machine has no member, so that a lost one is replaced there.
 const REPLICAS: [&str; 3] = ["3", "2", "1"];

@@ -3,9 +3,7 @@
 use std::{collections::BTreeSet, time::Instant};
 
 use keelway_api::role::Role;
-use keelway_e2e::deadline;
-
-use crate::{plane::Plane, store::Store};
+use keelway_e2e::{Plane, deadline, plane::store::PlaneStore};
 
 /// Runs passes over these documents until a condition holds. A machine that is away keeps passes from settling.
 pub(crate) fn run_until(plane: &mut Plane<'_>, text: Vec<u8>, what: &str, holds: impl Fn(&Plane<'_>) -> bool) {
@@ -43,7 +41,7 @@ pub(crate) fn assert_replaced(plane: &Plane<'_>, lost: &str, before: &BTreeSet<S
     let now = members(plane);
     let new: Vec<&String> = now.difference(before).collect();
     assert_eq!((now.len(), new.len(), now.contains(lost)), (before.len(), 1, false), "{now:?} after {before:?}");
-    assert_eq!(Store::of(plane).voters(), now);
+    assert_eq!(PlaneStore::of(plane).voters(), now);
     let components = plane.of_role(Role::Etcd).into_iter();
     let running = components.filter(|component| plane.running(component).is_some());
     let running: BTreeSet<String> = running.map(|component| component.spec.name().unwrap().to_string()).collect();

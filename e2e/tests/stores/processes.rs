@@ -3,13 +3,9 @@
 use std::{fs, path::Path};
 
 use keelway_api::{Component, duration::Span, role::Role};
-use keelway_e2e::{deadline, load::RecordedLoad, process};
+use keelway_e2e::{Plane, deadline, load::RecordedLoad, plane::store::PlaneStore, process};
 
-use crate::{
-    passes::{assert_replaced, is_at_rest, members, run_until, settle},
-    plane::Plane,
-    store::Store,
-};
+use crate::passes::{assert_replaced, is_at_rest, members, run_until, settle};
 
 /// How often each of two members is killed. An agent waits longer before each restart.
 const TURNS: usize = 2;
@@ -20,7 +16,7 @@ fn pid(plane: &Plane<'_>, member: &Component) -> u32 {
 
 /// Waits until members have started again and respond.
 fn respond(plane: &Plane<'_>, members: &[Component]) {
-    let store = Store::of(plane);
+    let store = PlaneStore::of(plane);
     deadline::until("the members respond", deadline::KUBERNETES, || {
         members.iter().all(|member| store.revision(member).is_some())
     });
@@ -55,7 +51,7 @@ pub(crate) fn two_are_killed_by_turns(plane: &mut Plane<'_>) {
 pub(crate) fn one_loses_its_data(plane: &mut Plane<'_>) {
     let load = RecordedLoad::start(&plane.kubectl, "data-lost");
     load.wait_for_requests(100);
-    let lost = Store::of(plane).leader().clone();
+    let lost = PlaneStore::of(plane).leader().clone();
     let (name, before) = (lost.spec.name().unwrap().to_string(), members(plane));
     let pid = pid(plane, &lost);
     empty(&plane.directory(&lost, "data"));

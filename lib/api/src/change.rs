@@ -64,7 +64,7 @@ const fn immutable_field(
 }
 
 /// Every field of a Cluster's spec.
-pub const CHANGES: [ChangeRow; 19] = [
+pub const CHANGES: [ChangeRow; 20] = [
     row("spec.className", FieldChange::Free),
     row("spec.version", FieldChange::NoMinorDown),
     row("spec.fleet", FieldChange::NeverAddedOrRemoved),

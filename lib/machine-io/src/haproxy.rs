@@ -32,7 +32,8 @@ pub enum HaproxyError {
     Refused(String),
 }
 
-/// Returns the servers of each haproxy among the sandboxes. A haproxy that does not respond is left out.
+/// Returns the servers of each haproxy among the sandboxes. A haproxy that does not respond is left out, and so is one without a backend, to which no
+/// server can be added: it answers for a cluster that sleeps.
 pub(crate) async fn observe(
     machine: &LocalMachine,
     sandboxes: &[SandboxState],
@@ -57,7 +58,8 @@ pub(crate) async fn observe(
 
 async fn servers(machine: &LocalMachine, pod: &PodName) -> Result<BTreeMap<String, ServerState>, HaproxyError> {
     let states = run_command(&machine.access, pod, "show servers state").await?;
-    let sessions = run_command(&machine.access, pod, "show stat -1 4 -1").await?;
+    // All proxies, backends (2) and servers (4), all of them.
+    let sessions = run_command(&machine.access, pod, "show stat -1 6 -1").await?;
     answer::servers(&states, &sessions).map_err(HaproxyError::Unexpected)
 }
 

@@ -46,7 +46,7 @@ struct PlanTransition<'a> {
 
 type Invariant = fn(&PlanTransition) -> Vec<String>;
 
-const INVARIANTS: [(&str, Invariant); 31] = [
+const INVARIANTS: [(&str, Invariant); 33] = [
     ("a port of a machine belongs to one component", ports_are_given_once),
     ("a port is assigned from the machine's range, and is not in use", new_ports_are_free),
     ("a cluster has one ingress port, reserved on all public machines", ingress_ports_are_reserved),

@@ -18,7 +18,7 @@ use keelway_api::{
     sleep::SleepPhase,
 };
 use keelway_planner::{
-    CertificateSeen, ComponentHealth, Decision, FirstBindings, MintRequest, PassObservation, Plan, configure,
+    CertificateSeen, ComponentHealth, Decision, FirstBindings, MintRequest, PassObservation, Plan, Probe, configure,
     invariants, next_snapshot, plan, plan_progress, probes,
 };
 use model::{apply, hypervisors, identified, mint};
@@ -27,7 +27,7 @@ const CLUSTER: &str = "\
 apiVersion: keelway.dev/v1alpha1
 kind: Cluster
 metadata: {name: c1, namespace: default, generation: 7}
-spec: {version: 1.37.0, etcd: {replicas: 3, snapshots: {schedule: '0 * * * *'}}, controlPlane: {replicas: 2}, ingress: {replicas: 2}}
+spec: {version: 1.37.0, etcd: {replicas: 3, snapshots: {schedule: '0 * * * *', sink: {directory: {path: /var/backups}}}}, controlPlane: {replicas: 2}, ingress: {replicas: 2}}
 ";
 const FLEET: &str = "\
 apiVersion: keelway.dev/v1alpha1
@@ -113,7 +113,13 @@ impl World {
         let running: BTreeSet<&PodName> =
             answering.flat_map(|(_, state)| &state.sandboxes).map(|sandbox| &sandbox.pod).collect();
         let asked = probes(&self.documents).unwrap();
-        let well = asked.iter().map(|probe| &probe.component).filter(|pod| running.contains(pod));
+        let forwards = |pod: &PodName| self.machines.values().any(|state| state.servers.contains_key(pod));
+        let is_ingress = |pod: &PodName| self.documents.components[pod].spec.role == Role::Ingress;
+        // An ingress answers either by itself, or through an API server.
+        let answers = |probe: &&Probe| {
+            !is_ingress(&probe.component) || forwards(&probe.component) == (probe.path != "/keelway-asleep")
+        };
+        let well = asked.iter().filter(answers).map(|probe| &probe.component).filter(|pod| running.contains(pod));
         let id = self.cluster().id().unwrap();
         PassObservation {
             machines: self.machines.iter().map(machine).collect(),

@@ -143,6 +143,7 @@ pub(super) mod tests {
             agents: BTreeMap::new(),
             bindings: Vec::new(),
             stores: BTreeMap::new(),
+            rewrites: BTreeMap::new(),
             decisions: Vec::new(),
             waiting: Vec::new(),
             due: None,

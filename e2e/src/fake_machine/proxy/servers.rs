@@ -84,7 +84,7 @@ impl BackendServers {
     }
 
     fn stat(&self) -> String {
-        let mut text = "# pxname,svname,qcur,scur\n".to_owned();
+        let mut text = format!("# pxname,svname,qcur,scur\n{},BACKEND,0,0\n", self.backend);
         for (name, server) in &*self.held() {
             let _ = writeln!(text, "{},{name},0,{}", self.backend, Arc::strong_count(&server.sessions) - 1);
         }

@@ -12,9 +12,15 @@ const RUNNING: &str = "2";
 /// Draining that is forced or inherited (`SRV_ADMF_DRAIN`).
 const DRAINS: u32 = 0x08 | 0x10;
 
+/// The row of a backend, after its name.
+const BACKEND: &str = "/BACKEND";
+
 /// Combines the responses to `show servers state` and `show stat`.
 pub(super) fn servers(states: &str, sessions: &str) -> Result<BTreeMap<String, ServerState>, String> {
     let sessions = self::sessions(sessions)?;
+    if !sessions.keys().any(|name| name.ends_with(BACKEND)) {
+        return Err("no backend".to_owned());
+    }
     let mut rows = states.lines().skip_while(|line| !line.starts_with('#'));
     let names: Vec<&str> = rows.next().ok_or_else(|| unexpected(states))?.split_whitespace().skip(1).collect();
     let mut found = BTreeMap::new();
@@ -82,6 +88,7 @@ mod tests {
 # pxname,svname,qcur,qmax,scur,status
 api,a,0,0,4,UP
 api,b,1,0,2,DRAIN
+api,BACKEND,0,0,6,UP
 
 ";
 
@@ -95,6 +102,14 @@ api,b,1,0,2,DRAIN
         is("api/b", "[::1]:19002", ServerAdmin::Drains, 3, true);
         is("api/c", "10.0.0.1:19003", ServerAdmin::Maintenance, 0, false);
         assert_eq!(found.len(), 3);
+    }
+
+    #[test]
+    fn a_backend_may_have_no_servers_and_a_haproxy_without_one_is_left_out() {
+        let (states, _) = STATES.split_once("4 api").unwrap();
+        let (header, _) = STAT.split_once("api,").unwrap();
+        assert_eq!(servers(states, &format!("{header}api,BACKEND,0,0,0,UP\n")), Ok(BTreeMap::new()));
+        assert_eq!(servers(states, header), Err("no backend".to_owned()));
     }
 
     #[test]

@@ -137,6 +137,8 @@ pub(crate) fn apply(state: &mut MachineState, config: &MachineConfig) {
             change(state, name, pod);
         } else if let Start::Copied(copy) = pod.start {
             copy_data(state, name, pod, copy);
+        } else if pod.start.stops() {
+            // Its files and its data stay.
         } else if pod.start.waits() {
             of_data(state, name, pod, |data| data.marked |= pod.start == Start::Never);
             // Without a sandbox, a pod with marked data still has its directory.
@@ -192,7 +194,8 @@ fn start(state: &mut MachineState, name: &PodName, pod: &Pod) {
 
 fn change(state: &mut MachineState, name: &PodName, pod: &Pod) {
     let Some(wanted) = &pod.servers else { return };
-    let found = state.servers.get_mut(name).unwrap();
+    // A pod that is kept for now may have been made without servers.
+    let Some(found) = state.servers.get_mut(name) else { return };
     let is_wanted = |server: &str, found: &ServerState| wanted.addresses.get(server) == Some(&found.address);
     found.retain(|server, found| is_wanted(server, found) || found.admin == ServerAdmin::Serves || found.sessions > 0);
     for (server, found) in found.iter_mut() {

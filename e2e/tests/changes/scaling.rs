@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 
 use keelway_api::{Documents, cluster::EtcdStatus, name::ComponentName, role::Role};
-use keelway_e2e::{TestMachine, load::Load};
-
-use crate::{plane::Plane, store::Store};
+use keelway_e2e::{Plane, TestMachine, load::Load, plane::store::PlaneStore};
 
 /// etcd is scaled down to one member, up to five, and back to three: learners are promoted, the leader moves, and API servers follow.
 pub(crate) fn members_change(plane: &mut Plane<'_>) {
@@ -18,7 +16,7 @@ pub(crate) fn members_change(plane: &mut Plane<'_>) {
         assert_eq!(plane.of_role(Role::Etcd).len(), replicas as usize);
         let store = plane.cluster().status.as_ref().unwrap().etcd.as_ref().unwrap();
         assert_eq!((store.members.len(), &store.change), (replicas as usize, &None));
-        assert_eq!(Store::of(plane).voters().len(), replicas as usize);
+        assert_eq!(PlaneStore::of(plane).voters().len(), replicas as usize);
     }
     // Machines without an agent store no config.
     if plane.machines.iter().all(TestMachine::has_agent) {

@@ -6,12 +6,12 @@ use keelway_api::{
     Component,
     role::{API, Role},
 };
-use keelway_e2e::metrics;
 
-use crate::plane::Plane;
+use super::Plane;
+use crate::metrics;
 
 /// The kubeconfig has one context for each ingress, of which the first is current. Each context works.
-pub(crate) fn contexts(plane: &Plane<'_>) {
+pub fn contexts(plane: &Plane<'_>) {
     let config = plane.kubectl.kubeconfig();
     assert_eq!(config["current-context"], "c1");
     let names: Vec<_> = config["contexts"].as_array().unwrap().iter().map(|context| context["name"].clone()).collect();
@@ -25,7 +25,7 @@ pub(crate) fn contexts(plane: &Plane<'_>) {
 }
 
 /// haproxy serves its own metrics to processes that can open the files of its user.
-pub(crate) fn serve_metrics(plane: &Plane<'_>) {
+pub fn serve_metrics(plane: &Plane<'_>) {
     for ingress in plane.of_role(Role::Ingress) {
         let text = metrics::read(&socket(plane, ingress), ingress.spec.user);
         assert!(sees_all(plane, &text), "{text}");
@@ -34,7 +34,7 @@ pub(crate) fn serve_metrics(plane: &Plane<'_>) {
 }
 
 /// Returns whether every ingress forwards connections to every API server.
-pub(crate) fn are_whole(plane: &Plane<'_>) -> bool {
+pub fn are_whole(plane: &Plane<'_>) -> bool {
     let metrics_of = |ingress| metrics::get(&socket(plane, ingress), "/metrics").unwrap_or_default();
     plane.of_role(Role::Ingress).into_iter().all(|ingress| sees_all(plane, &metrics_of(ingress)))
 }

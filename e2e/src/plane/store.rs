@@ -4,20 +4,21 @@ use std::{collections::BTreeSet, fs, os::unix::fs::OpenOptionsExt, path::PathBuf
 
 use keelway_api::{Component, documents::SecretName, role::Role};
 use keelway_cri::testing::cache;
-use keelway_e2e::deadline;
 use keelway_planner::{DRIVER_SECRET, probes};
 use serde_json::Value;
 
-use crate::plane::Plane;
+use super::Plane;
+use crate::deadline;
 
 /// An etcd client with the driver's credentials.
-pub(crate) struct Store<'a> {
+pub struct PlaneStore<'a> {
     plane: &'a Plane<'a>,
     identity: [(&'static str, PathBuf); 3],
 }
 
-impl<'a> Store<'a> {
-    pub(crate) fn of(plane: &'a Plane<'a>) -> Self {
+impl<'a> PlaneStore<'a> {
+    /// Writes the driver's credentials to files of the test.
+    pub fn of(plane: &'a Plane<'a>) -> Self {
         let file = |flag: &'static str, secret: &str, key: &str| {
             let secret = &plane.documents.secrets[&SecretName::of(plane.cluster().id().unwrap(), secret)];
             let path = plane.keelway.directory().join(key);
@@ -40,7 +41,7 @@ impl<'a> Store<'a> {
     }
 
     /// Returns the names of all voters, as a majority confirms them. Fails the test if there is a learner.
-    pub(crate) fn voters(&self) -> BTreeSet<String> {
+    pub fn voters(&self) -> BTreeSet<String> {
         let list = self.etcdctl(self.leader(), &["member", "list"]).unwrap();
         let name = |member: &Value| {
             assert!(!member["isLearner"].as_bool().unwrap_or_default(), "{list}");
@@ -50,14 +51,14 @@ impl<'a> Store<'a> {
     }
 
     /// Runs `etcdctl` beside a member, and returns its output, or none if it fails.
-    pub(crate) fn etcdctl(&self, member: &Component, arguments: &[&str]) -> Option<Value> {
+    pub fn etcdctl(&self, member: &Component, arguments: &[&str]) -> Option<Value> {
         let mut command = self.client(&self.endpoint(member));
         let ran = self.plane.machine(member).run(command.args(arguments).arg("--write-out=json"));
         (ran.code() == 0).then(|| ran.json())
     }
 
     /// Returns the URL at which clients reach a member.
-    pub(crate) fn endpoint(&self, member: &Component) -> String {
+    pub fn endpoint(&self, member: &Component) -> String {
         let name = (&member.spec.cluster_id, member.spec.name().unwrap());
         let all = probes(&self.plane.documents).unwrap();
         let of_member =
@@ -67,7 +68,7 @@ impl<'a> Store<'a> {
     }
 
     /// Returns `etcdctl` with the credentials of the driver.
-    pub(crate) fn client(&self, endpoint: &str) -> Command {
+    pub fn client(&self, endpoint: &str) -> Command {
         let mut command = Command::new(cache().unwrap().join("bin/etcdctl"));
         command.arg(format!("--endpoints={endpoint}"));
         for (flag, path) in &self.identity {
@@ -77,7 +78,7 @@ impl<'a> Store<'a> {
     }
 
     /// Returns the leader.
-    pub(crate) fn leader(&self) -> &'a Component {
+    pub fn leader(&self) -> &'a Component {
         let leads = |member: &&Component| {
             self.status(member).is_some_and(|status| status["leader"] == status["header"]["member_id"])
         };
@@ -85,12 +86,12 @@ impl<'a> Store<'a> {
     }
 
     /// Returns the revision that a member has reached.
-    pub(crate) fn revision(&self, member: &Component) -> Option<u64> {
+    pub fn revision(&self, member: &Component) -> Option<u64> {
         self.status(member)?["header"]["revision"].as_u64()
     }
 
     /// Waits until a member has reached a revision.
-    pub(crate) fn reaches(&self, member: &Component, revision: u64) {
+    pub fn reaches(&self, member: &Component, revision: u64) {
         let caught_up = || self.revision(member).is_some_and(|reached| reached >= revision);
         deadline::until("a member has what was written while it was away", deadline::KUBERNETES, caught_up);
     }

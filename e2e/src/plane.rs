@@ -1,32 +1,39 @@
+//! A cluster with replicas of its components on several machines.
+
+pub mod ingress;
+pub mod store;
+
 use std::{collections::BTreeMap, fs};
 
 use keelway_api::{Cluster, Component, Documents, cluster::ClusterSpec, role::Role};
-use keelway_e2e::{Keelway, Kubectl, RunningComponent, TestFleet, TestMachine, deadline, machine::millis};
 
-use crate::ingress;
+use crate::{Keelway, Kubectl, RunningComponent, TestFleet, TestMachine, deadline, machine::millis};
 
 /// The cluster under test, as its documents describe it.
-pub(crate) struct Plane<'a> {
+pub struct Plane<'a> {
     world: &'a TestFleet,
-    pub(crate) keelway: &'a Keelway,
-    pub(crate) fleet: &'a str,
+    /// The `keelway` program.
+    pub keelway: &'a Keelway,
+    /// The name of the fleet of machines.
+    pub fleet: &'a str,
     /// The last output of `reconcile`.
-    pub(crate) text: Vec<u8>,
+    pub text: Vec<u8>,
     /// The same documents, parsed.
-    pub(crate) documents: Documents,
-    pub(crate) machines: Vec<TestMachine>,
+    pub documents: Documents,
+    /// All machines.
+    pub machines: Vec<TestMachine>,
     /// The client of an administrator.
-    pub(crate) kubectl: Kubectl,
+    pub kubectl: Kubectl,
 }
 
 impl<'a> Plane<'a> {
     /// Creates a cluster with three replicas of each role on private machines and two ingresses.
-    pub(crate) fn new(world: &'a TestFleet, machines: &[u8]) -> Self {
+    pub fn new(world: &'a TestFleet, machines: &[u8]) -> Self {
         Self::with_replicas(world, machines, ["3", "3", "2"])
     }
 
     /// Creates a cluster with these numbers of etcd members, control planes and ingresses.
-    pub(crate) fn with_replicas(world: &'a TestFleet, machines: &[u8], replicas: [&str; 3]) -> Self {
+    pub fn with_replicas(world: &'a TestFleet, machines: &[u8], replicas: [&str; 3]) -> Self {
         let keelway = &world.keelway;
         let [etcd, control_plane, ingress] = replicas;
         let size = ["--etcd-replicas", etcd, "--control-plane-replicas", control_plane, "--ingress-replicas", ingress];
@@ -49,35 +56,37 @@ impl<'a> Plane<'a> {
     }
 
     /// Returns the cluster under test. Another cluster is created beside it during the test.
-    pub(crate) fn cluster(&self) -> &Cluster {
+    pub fn cluster(&self) -> &Cluster {
         self.documents.clusters.values().find(|cluster| cluster.reference().name == "c1").unwrap()
     }
 
     /// Returns the components of the cluster, ordered by name.
-    pub(crate) fn components(&self) -> impl Iterator<Item = &Component> {
+    pub fn components(&self) -> impl Iterator<Item = &Component> {
         self.documents.components_of(self.cluster().id().unwrap()).map(|(_, component)| component)
     }
 
     /// Returns the components of one role, ordered by name.
-    pub(crate) fn of_role(&self, role: Role) -> Vec<&Component> {
+    pub fn of_role(&self, role: Role) -> Vec<&Component> {
         self.components().filter(|component| component.spec.role == role).collect()
     }
 
-    pub(crate) fn machine(&self, component: &Component) -> &TestMachine {
+    /// Returns the machine of a component.
+    pub fn machine(&self, component: &Component) -> &TestMachine {
         self.machines.iter().find(|machine| machine.name() == component.spec.hypervisor.as_str()).unwrap()
     }
 
-    pub(crate) fn machine_named(&self, name: &str) -> &TestMachine {
+    /// Returns the machine with this name.
+    pub fn machine_named(&self, name: &str) -> &TestMachine {
         self.machines.iter().find(|machine| machine.name() == name).unwrap()
     }
 
     /// Returns the sandbox and container of a component, if it runs.
-    pub(crate) fn running(&self, component: &Component) -> Option<RunningComponent> {
+    pub fn running(&self, component: &Component) -> Option<RunningComponent> {
         self.machine(component).of(component)
     }
 
     /// Returns the process id of each running component.
-    pub(crate) fn pids(&self) -> BTreeMap<String, u32> {
+    pub fn pids(&self) -> BTreeMap<String, u32> {
         let pid = |component: &Component| {
             let running = self.running(component)?;
             Some((
@@ -89,19 +98,19 @@ impl<'a> Plane<'a> {
     }
 
     /// Returns the container id of a component.
-    pub(crate) fn container(&self, component: &Component) -> String {
+    pub fn container(&self, component: &Component) -> String {
         self.running(component).unwrap().container
     }
 
     /// If machines have no agents, runs a pass, which does what agents do by themselves. The documents do not change.
-    pub(crate) fn help(&self) {
+    pub fn help(&self) {
         if !self.machines.iter().all(TestMachine::has_agent) {
             let _ = self.keelway.run(&["reconcile"], &self.text).succeeded();
         }
     }
 
     /// Waits until there is nothing to do or to wait for, and every ingress has observed it. If there are agents, no pass runs meanwhile.
-    pub(crate) fn is_whole_again(&self, what: &str) {
+    pub fn is_whole_again(&self, what: &str) {
         self.help();
         let idle = || self.keelway.run(&["plan", "--exit-code"], &self.text).code() == 0;
         let took = deadline::until(what, deadline::KUBERNETES, || ingress::are_whole(self) && idle());
@@ -109,35 +118,35 @@ impl<'a> Plane<'a> {
     }
 
     /// Changes the power of a machine. `change` is `stop` or `start`.
-    pub(crate) fn power(&self, change: &str, machine: &str) {
+    pub fn power(&self, change: &str, machine: &str) {
         self.world.power(change, machine);
     }
 
     /// Returns a directory of a component, as this process sees it.
-    pub(crate) fn directory(&self, component: &Component, name: &str) -> std::path::PathBuf {
+    pub fn directory(&self, component: &Component, name: &str) -> std::path::PathBuf {
         let (id, component_name) = (self.cluster().id().unwrap(), component.spec.name().unwrap());
         self.machine(component).path(&format!("/var/lib/keelway/{id}/{component_name}/{name}"))
     }
 
     /// Returns the documents with a changed spec.
-    pub(crate) fn changed(&self, change: impl FnOnce(&mut ClusterSpec)) -> Vec<u8> {
+    pub fn changed(&self, change: impl FnOnce(&mut ClusterSpec)) -> Vec<u8> {
         let mut documents = Documents::read(&self.text).unwrap();
         change(&mut documents.clusters.get_mut(&self.cluster().reference()).unwrap().spec);
         documents.write().into_bytes()
     }
 
     /// Returns the plan for these documents.
-    pub(crate) fn plan(&self, text: &[u8]) -> String {
+    pub fn plan(&self, text: &[u8]) -> String {
         self.keelway.run(&["plan"], text).succeeded().text().to_owned()
     }
 
     /// Reconciles the cluster to a changed spec.
-    pub(crate) fn reconcile(&mut self, change: impl FnOnce(&mut ClusterSpec)) {
+    pub fn reconcile(&mut self, change: impl FnOnce(&mut ClusterSpec)) {
         self.apply(&self.changed(change));
     }
 
     /// Deletes all clusters.
-    pub(crate) fn delete(&mut self) {
+    pub fn delete(&mut self) {
         let names: Vec<String> = self.documents.clusters.keys().map(|cluster| cluster.name.clone()).collect();
         let mut deleted = self.text.clone();
         for name in names {
@@ -146,12 +155,13 @@ impl<'a> Plane<'a> {
         self.apply(&deleted);
     }
 
-    pub(crate) fn apply(&mut self, text: &[u8]) {
+    /// Reconciles these documents, and continues with the result.
+    pub fn apply(&mut self, text: &[u8]) {
         self.take(self.keelway.run(&["reconcile"], text).succeeded().stdout);
     }
 
     /// Continues with these documents.
-    pub(crate) fn take(&mut self, text: Vec<u8>) {
+    pub fn take(&mut self, text: Vec<u8>) {
         self.documents = Documents::read(&text).unwrap();
         self.text = text;
     }

@@ -6,10 +6,8 @@ use keelway_api::{
     machine::sha256_hex,
     rotation::{RotatedKey, RotationPhase},
 };
-use keelway_e2e::load::Load;
+use keelway_e2e::{Plane, load::Load, plane::store::PlaneStore};
 use serde_json::json;
-
-use crate::{plane::Plane, store::Store};
 
 const SERVICE_ACCOUNT: &str = "--service-account-key";
 const ENCRYPTION: &str = "--encryption-key";
@@ -96,7 +94,7 @@ fn prefix(key_name: &str) -> String {
 
 /// Returns the Secret as etcd stores it.
 fn stored_value(plane: &Plane<'_>) -> Vec<u8> {
-    let store = Store::of(plane);
+    let store = PlaneStore::of(plane);
     let found = store.etcdctl(store.leader(), &["get", "/registry/secrets/default/before"]).unwrap();
     STANDARD.decode(found["kvs"][0]["value"].as_str().unwrap()).unwrap()
 }

@@ -1,0 +1,61 @@
+//! Another patch release under load, and back. Its images are those of the first one under another tag.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+    time::Instant,
+};
+
+use keelway_api::{
+    release::{Release, newest},
+    role::Role,
+};
+use keelway_cri::testing::cache;
+use keelway_e2e::{Plane, command::run, deadline, load::Load, machine::millis};
+
+/// The roles whose image belongs to a patch release.
+const PATCHED: [Role; 3] = [Role::KubeApiserver, Role::KubeControllerManager, Role::KubeScheduler];
+
+/// Components are replaced one after the other, and no request fails.
+pub(crate) fn of_a_patch_release(plane: &mut Plane<'_>) {
+    let before = newest();
+    let after = Release { patch: before.patch + 1, ..before };
+    for machine in plane.machines.iter().filter(|machine| !machine.is_public()) {
+        for role in PATCHED {
+            let name = role.row().name;
+            let mut ctr = Command::new(cache().unwrap().join("bin/ctr"));
+            ctr.arg("--address").arg(machine.socket()).args(["--namespace=k8s.io", "images", "tag"]);
+            ctr.args([before, after].map(|release| release.kubernetes_image(name, None)));
+            let _ = run(&mut ctr, &[], deadline::READ).succeeded();
+        }
+    }
+    let others = pids(plane, |role| !PATCHED.contains(&role));
+    let load = Load::start(&plane.kubectl);
+    for (from, to) in [(before, after), (after, before)] {
+        let (from, to) = (from.to_string(), to.to_string());
+        let upgraded = plane.keelway.run(&["cluster", "upgrade", "--name", "c1", "--to", &to], &plane.text);
+        let upgraded = upgraded.succeeded().stdout;
+        let plan = plane.plan(&upgraded);
+        assert!(plan.contains(&format!("from {from} to {to}")), "{plan}");
+        let started = Instant::now();
+        plane.apply(&upgraded);
+        println!("{}  from Kubernetes {from} to {to}", millis(started.elapsed()));
+        assert_eq!(plane.cluster().status.as_ref().unwrap().version.as_deref(), Some(to.as_str()));
+        let images: BTreeSet<String> = PATCHED
+            .iter()
+            .flat_map(|role| plane.of_role(*role))
+            .map(|component| plane.running(component).unwrap().image)
+            .collect();
+        assert_eq!(images.len(), PATCHED.len(), "{images:?}");
+        assert!(images.iter().all(|image| image.ends_with(&format!(":v{to}"))), "{images:?}");
+    }
+    load.end().assert_good();
+    assert_eq!(pids(plane, |role| !PATCHED.contains(&role)), others, "another component was restarted");
+}
+
+fn pids(plane: &Plane<'_>, is_asked: impl Fn(Role) -> bool) -> BTreeMap<String, u32> {
+    let roles = Role::ALL.into_iter().filter(|role| is_asked(*role));
+    let names: BTreeSet<String> =
+        roles.flat_map(|role| plane.of_role(role)).map(|found| found.spec.name().unwrap().to_string()).collect();
+    plane.pids().into_iter().filter(|(name, _)| names.contains(name)).collect()
+}
