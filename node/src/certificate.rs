@@ -177,11 +177,12 @@ async fn answer(client: Client, request: &str) -> Result<SigningOutcome, Kubelet
         },
         status: None,
     };
-    let made = match requests.create(&PostParams::default(), &object).await {
-        Ok(made) => Some(made),
-        Err(error) if api::code(&error) == Some(409) => None,
-        Err(error) => return Err(ApiError::request("create the CertificateSigningRequest")(error).into()),
+    let create = async || match requests.create(&PostParams::default(), &object).await {
+        Ok(made) => Ok(Some(made)),
+        Err(error) if api::code(&error) == Some(409) => Ok(None),
+        Err(error) => Err(ApiError::request("create the CertificateSigningRequest")(error)),
     };
+    let made = api::persist(PATIENCE, create).await?;
     let wait = WaitCondition { what: "the certificate is signed", help: CONTROLLER, deadline: PATIENCE };
     Ok(api::wait_for(&requests, &name, wait, made, |request| signing_outcome(&request)).await?)
 }

@@ -87,14 +87,16 @@ pub(crate) async fn ensure(client: Client, name: &str, key: PublicKey) -> Result
     let peers: Api<WireGuardPeer> = Api::all(client);
     let wanted = WireGuardPeer::new(name, WireGuardPeerSpec { public_key: key.to_string() });
     tracing::debug!(action = "WireGuardPeer", "begins");
-    let made = match peers.create(&PostParams::default(), &wanted).await {
-        Ok(made) => Some(made),
-        Err(error) if api::code(&error) == Some(409) => None,
-        Err(error) => return Err(ApiError::request(format!("create the WireGuardPeer {name}"))(error).into()),
+    let create = async || match peers.create(&PostParams::default(), &wanted).await {
+        Ok(made) => Ok(Some(made)),
+        Err(error) if api::code(&error) == Some(409) => Ok(None),
+        Err(error) => Err(ApiError::request(format!("create the WireGuardPeer {name}"))(error)),
     };
+    let made = api::persist(PATIENCE, create).await?;
     tracing::debug!(action = "WireGuardPeer", "done");
     if made.is_none() {
-        let found = peers.get(name).await.map_err(ApiError::request(format!("get the WireGuardPeer {name}")))?;
+        let get = async || peers.get(name).await.map_err(ApiError::request(format!("get the WireGuardPeer {name}")));
+        let found = api::persist(PATIENCE, get).await?;
         if found.spec.public_key != wanted.spec.public_key {
             return Err(PeerError::Foreign(name.to_owned()));
         }

@@ -10,14 +10,15 @@ pub(crate) struct Demand {
 
 /// The long test binaries, the longest first, so that only short ones remain for the end of the run. The load is about the value in
 /// `target/test-times.tsv`, with a reserve for moments in which a live suite needs more.
-const MEASURED: [(&str, Demand); 29] = [
+const MEASURED: [(&str, Demand); 30] = [
     // The load of these two is that of their memory: the images of each machine are in memory, and three fleets at once do not fit. `e2e
     // worker_outages` measures how long requests take, and has the least load that does not fit beside them.
     ("e2e fleet", live(130)),
     ("e2e hostile_hosts", live(130)),
     ("e2e live", live(70)),
     ("e2e highly_available", live(80)),
-    ("e2e changes", live(80)),
+    ("e2e scaled", live(80)),
+    ("e2e changes", live(70)),
     ("e2e interrupted_on_fake", live(100)),
     ("e2e stores", live(80)),
     ("e2e lost_quorum", live(80)),

@@ -13,8 +13,10 @@ pub(crate) fn facts(fleet: &str) -> BTreeSet<String> {
     let mut add = |kind: &str, lines: Vec<String>| facts.extend(lines.iter().map(|line| format!("{kind}: {line}")));
     add("mount", lines(&fs::read_to_string("/proc/mounts").unwrap()));
     add("link", output(&["ip", "-oneline", "link"]));
-    add("address", output(&["ip", "-oneline", "address"]));
-    add("route", output(&["ip", "route", "show", "table", "all"]));
+    // The kernel adds a link-local address to each link by itself, some time after the link is up (RFC 4862).
+    let is_made = |line: &String| !line.contains(" fe80::");
+    add("address", output(&["ip", "-oneline", "address"]).into_iter().filter(is_made).collect());
+    add("route", output(&["ip", "route", "show", "table", "all"]).into_iter().filter(is_made).collect());
     add("rule", output(&["ip", "rule"]));
     add("nftables", output(&["nft", "list", "ruleset"]));
     add("process", processes());

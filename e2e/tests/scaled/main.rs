@@ -1,0 +1,34 @@
+//! Numbers of replicas change while clients send requests. No request fails.
+//!
+//! It needs what the tests of `live` need.
+
+#![expect(clippy::unwrap_used, reason = "a test's functions fail by panicking")]
+
+mod scaling;
+
+use keelway_e2e::{MachineFacts, Plane, ReachMode, TestFleet, host::on_own_host};
+
+#[test]
+fn no_request_fails_while_replicas_change() {
+    on_own_host("no_request_fails_while_replicas_change", || scenario("e2escl", ReachMode::Network));
+}
+
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn no_request_fails_while_replicas_without_agents_change() {
+    let name = "no_request_fails_while_replicas_without_agents_change";
+    on_own_host(name, || scenario("e2esclso", ReachMode::Socket));
+}
+
+fn scenario(tag: &str, reach: ReachMode) {
+    let mut world = TestFleet::new(tag);
+    let host = MachineFacts::on_host(&world.fleet);
+    let machines = world.create_reached(reach, "2", "3");
+    let mut plane = Plane::new(&world, &machines);
+    scaling::members_change(&mut plane);
+    scaling::no_request_fails(&mut plane);
+    plane.delete();
+    let _ = world.keelway.run(&["hypervisor", "local", "destroy"], &plane.text).succeeded();
+    let difference = host.difference(&MachineFacts::on_host(&world.fleet));
+    assert!(difference.is_empty(), "not as it was found:\n{difference}");
+}
