@@ -30,7 +30,7 @@ impl Minter for SimulatedMinter {
             if let MintRequest::NextEncryptionKey { secret } = request {
                 let has = documents.secrets.get(secret).and_then(|found| found.data.as_ref());
                 if !has.is_some_and(|data| data.contains_key("next.key")) {
-                    let key = ByteString(self.key()[..ENCRYPTION_KEY].as_bytes().to_vec());
+                    let key = ByteString(self.key().as_bytes()[..ENCRYPTION_KEY].to_vec());
                     documents.put_secret_values(secret, [("next.key".to_owned(), key)]);
                 }
                 continue;

@@ -163,7 +163,12 @@ pub(crate) fn plan_rotations(plan: &mut Plan, world: &ValidatedDocuments, seen: 
         let text = match step {
             RotationStep::Wait(_, blocker) => format!("waits for {blocker}"),
             RotationStep::Rewrite(_, rewritten) => format!("{rewritten} Secrets were written again so far"),
-            _ => return None,
+            RotationStep::Begin(_)
+            | RotationStep::Mint
+            | RotationStep::Activate
+            | RotationStep::Enter(_)
+            | RotationStep::RemovePrevious
+            | RotationStep::Retire => return None,
         };
         Some(((&target.cluster, target.key), text))
     });

@@ -1,5 +1,5 @@
 //! Clusters that fall asleep, sleep and wake up. Machines may be away, and a driver may die after any save.
-#![expect(clippy::unwrap_used, reason = "this is all test")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "this is all test")]
 
 mod model;
 
