@@ -114,8 +114,13 @@ struct Siblings<'a> {
 
 /// Returns two pods with the same address. A worker assigns addresses in order, so the cluster with the lower address starts more pods.
 fn twins(c1: &TestCluster, c2: &TestCluster) -> Twins {
-    let range = range(c2, c2.workers[0]);
-    let (mut one, mut other) = (Siblings::of(c1, &range), Siblings::of(c2, &range));
+    let ranges = |cluster: &TestCluster| -> BTreeSet<String> {
+        cluster.workers.iter().map(|worker| range(cluster, worker)).collect()
+    };
+    // A cluster may skip a range, if an assignment of it was not recorded.
+    let (of_c1, of_c2) = (ranges(c1), ranges(c2));
+    let range = of_c1.intersection(&of_c2).next().unwrap_or_else(|| panic!("{of_c1:?} and {of_c2:?} share no range"));
+    let (mut one, mut other) = (Siblings::of(c1, range), Siblings::of(c2, range));
     one.more(1);
     other.more(1);
     for _ in 0..10 {
