@@ -3,11 +3,18 @@
 pub mod ingress;
 pub mod store;
 
-use std::{collections::BTreeMap, fs};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    time::Instant,
+};
 
 use keelway_api::{Cluster, Component, Documents, cluster::ClusterSpec, role::Role};
 
-use crate::{Keelway, Kubectl, RunningComponent, TestFleet, TestMachine, deadline, machine::millis};
+use crate::{Keelway, Kubectl, MachineFacts, RunningComponent, TestFleet, TestMachine, deadline, machine::millis};
+
+/// What happens to a plane, and its function. Each leaves a settled cluster.
+pub type PlaneCase = (&'static str, fn(&mut Plane<'_>));
 
 /// The cluster under test, as its documents describe it.
 pub struct Plane<'a> {
@@ -145,8 +152,42 @@ impl<'a> Plane<'a> {
         self.apply(&self.changed(change));
     }
 
+    /// The replicas of [`Self::new`] are there, and those of a role run on different machines.
+    pub fn is_spread(&self) {
+        for role in Role::ALL {
+            let components = self.of_role(role);
+            let machines: BTreeSet<_> = components.iter().map(|component| &component.spec.hypervisor).collect();
+            let wanted = match role {
+                Role::FleetController => 0,
+                Role::ClusterController | Role::Ingress | Role::Gateway => 2,
+                Role::Etcd | Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler => 3,
+            };
+            assert_eq!((components.len(), machines.len()), (wanted, wanted), "{role}");
+            assert!(components.iter().all(|component| !self.container(component).is_empty()));
+        }
+    }
+
+    /// Runs cases one after the other, and prints how long each took.
+    pub fn run(&mut self, cases: &[PlaneCase]) {
+        for (name, case) in cases {
+            let started = Instant::now();
+            println!("-- {name}");
+            case(self);
+            println!("{}  {name}", millis(started.elapsed()));
+        }
+    }
+
+    /// Deletes all clusters and machines. Afterwards, the host is as it was found.
+    pub fn destroy(mut self, found: &MachineFacts) {
+        self.delete();
+        let gone = self.keelway.run(&["hypervisor", "local", "destroy"], &self.text).succeeded();
+        println!("{:>7} ms  until all machines were gone", gone.took.as_millis());
+        let difference = found.difference(&MachineFacts::on_host(self.fleet));
+        assert!(difference.is_empty(), "not as it was found:\n{difference}");
+    }
+
     /// Deletes all clusters.
-    pub fn delete(&mut self) {
+    fn delete(&mut self) {
         let names: Vec<String> = self.documents.clusters.keys().map(|cluster| cluster.name.clone()).collect();
         let mut deleted = self.text.clone();
         for name in names {

@@ -7,10 +7,10 @@ use futures::TryStreamExt;
 use keelway_http_proxy::{HttpProxies, InvalidHttpProxy, KubeClientConfig};
 use kube::{
     Api, Client, Config, Resource, ResourceExt,
-    api::{ListParams, WatchEvent, WatchParams},
+    api::{ListParams, PostParams, WatchEvent, WatchParams},
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject};
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tower::timeout::{TimeoutLayer, error::Elapsed};
 
@@ -194,6 +194,23 @@ pub(crate) async fn persist<T>(limit: Duration, ask: impl AsyncFn() -> Result<T,
             outcome => return outcome,
         }
     }
+}
+
+/// Creates an object, for at most `limit`. None: there is one with its name.
+pub(crate) async fn create<K>(
+    objects: &Api<K>,
+    object: &K,
+    (operation, limit): (&str, Duration),
+) -> Result<Option<K>, ApiError>
+where
+    K: Clone + Debug + DeserializeOwned + Serialize,
+{
+    let create = async || match objects.create(&PostParams::default(), object).await {
+        Ok(created) => Ok(Some(created)),
+        Err(error) if code(&error) == Some(409) => Ok(None),
+        Err(error) => Err(ApiError::request(operation)(error)),
+    };
+    persist(limit, create).await
 }
 
 /// A condition of an object in the cluster.

@@ -12,7 +12,7 @@ use keelway_pki::{
     CertificateFacts, KeyError, PrivateKeyPem, SigningRequestError, Validity, client_signing_request,
     key_matches_certificate,
 };
-use kube::{Api, Client, api::PostParams};
+use kube::{Api, Client};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
@@ -177,12 +177,7 @@ async fn answer(client: Client, request: &str) -> Result<SigningOutcome, Kubelet
         },
         status: None,
     };
-    let create = async || match requests.create(&PostParams::default(), &object).await {
-        Ok(made) => Ok(Some(made)),
-        Err(error) if api::code(&error) == Some(409) => Ok(None),
-        Err(error) => Err(ApiError::request("create the CertificateSigningRequest")(error)),
-    };
-    let made = api::persist(PATIENCE, create).await?;
+    let made = api::create(&requests, &object, ("create the CertificateSigningRequest", PATIENCE)).await?;
     let wait = WaitCondition { what: "the certificate is signed", help: CONTROLLER, deadline: PATIENCE };
     Ok(api::wait_for(&requests, &name, wait, made, |request| signing_outcome(&request)).await?)
 }

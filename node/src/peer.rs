@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use ipnet::IpNet;
 use keelway_api::worker::{WireGuardPeer, WireGuardPeerSpec};
 use keelway_vpn::{InvalidKey, PrivateKey, PublicKey};
-use kube::{Api, Client, api::PostParams};
+use kube::{Api, Client};
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -87,12 +87,7 @@ pub(crate) async fn ensure(client: Client, name: &str, key: PublicKey) -> Result
     let peers: Api<WireGuardPeer> = Api::all(client);
     let wanted = WireGuardPeer::new(name, WireGuardPeerSpec { public_key: key.to_string() });
     tracing::debug!(action = "WireGuardPeer", "begins");
-    let create = async || match peers.create(&PostParams::default(), &wanted).await {
-        Ok(made) => Ok(Some(made)),
-        Err(error) if api::code(&error) == Some(409) => Ok(None),
-        Err(error) => Err(ApiError::request(format!("create the WireGuardPeer {name}"))(error)),
-    };
-    let made = api::persist(PATIENCE, create).await?;
+    let made = api::create(&peers, &wanted, (&format!("create the WireGuardPeer {name}"), PATIENCE)).await?;
     tracing::debug!(action = "WireGuardPeer", "done");
     if made.is_none() {
         let get = async || peers.get(name).await.map_err(ApiError::request(format!("get the WireGuardPeer {name}")));

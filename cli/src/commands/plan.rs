@@ -59,11 +59,12 @@ fn offline(input: &Input, file: &Path) -> Result<PlanPreview, CommandFailure> {
 /// Renders lists with headings, in the order in which a pass works.
 fn render(preview: &PlanPreview) -> String {
     let mut text = String::new();
-    let clusters = preview.plan.documents.clusters.iter();
-    let paused = clusters.filter(|(_, cluster)| cluster.spec.paused).map(|(name, _)| name.to_string());
-    let clusters = preview.plan.documents.clusters.iter();
-    let sleeps = |cluster: &Cluster| cluster.sleep_phase() == Some(SleepPhase::Asleep);
-    let asleep = clusters.filter(|(_, cluster)| sleeps(cluster)).map(|(name, _)| name.to_string());
+    let clusters = |is_named: fn(&Cluster) -> bool| {
+        let named = preview.plan.documents.clusters.iter().filter(move |(_, cluster)| is_named(cluster));
+        named.map(|(name, _)| name.to_string())
+    };
+    let paused = clusters(|cluster| cluster.spec.paused);
+    let asleep = clusters(|cluster| cluster.sleep_phase() == Some(SleepPhase::Asleep));
     if preview.settled() {
         text.push_str("Nothing to do: the machines match the documents.\n");
         section(&mut text, "Paused", paused);

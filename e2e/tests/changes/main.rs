@@ -11,14 +11,9 @@
 mod rotation;
 mod upgrades;
 
-use std::time::Instant;
+use keelway_e2e::{MachineFacts, Plane, ReachMode, TestFleet, host::on_own_host, plane::PlaneCase};
 
-use keelway_e2e::{MachineFacts, Plane, ReachMode, TestFleet, host::on_own_host, machine::millis};
-
-/// What is changed, and its function.
-type ChangeCase = (&'static str, fn(&mut Plane<'_>));
-
-const CASES: &[ChangeCase] = &[
+const CASES: &[PlaneCase] = &[
     ("the service account key", rotation::service_account_key),
     ("the encryption key", rotation::encryption_key),
     ("a patch release of Kubernetes", upgrades::of_a_patch_release),
@@ -44,14 +39,6 @@ fn scenario(tag: &str, reach: ReachMode) {
     let host = MachineFacts::on_host(&world.fleet);
     let machines = world.create_reached(reach, "2", "2");
     let mut plane = Plane::with_replicas(&world, &machines, REPLICAS);
-    for (name, case) in CASES {
-        let started = Instant::now();
-        println!("-- {name}");
-        case(&mut plane);
-        println!("{}  {name}", millis(started.elapsed()));
-    }
-    plane.delete();
-    let _ = world.keelway.run(&["hypervisor", "local", "destroy"], &plane.text).succeeded();
-    let difference = host.difference(&MachineFacts::on_host(&world.fleet));
-    assert!(difference.is_empty(), "not as it was found:\n{difference}");
+    plane.run(CASES);
+    plane.destroy(&host);
 }

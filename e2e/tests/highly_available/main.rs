@@ -62,7 +62,7 @@ fn scenario(tag: &str, reach: ReachMode) {
     let host = MachineFacts::on_host(&world.fleet);
     let machines = create(&mut world, reach);
     let mut plane = Plane::new(&world, &machines);
-    replicas::are_spread(&plane);
+    plane.is_spread();
     replicas::fit_on_a_screen(&plane);
     status::shows_stores(&plane);
     replicas::elect_leaders(&plane);
@@ -83,11 +83,7 @@ fn scenario(tag: &str, reach: ReachMode) {
     }
     load.end().assert_good();
 
-    plane.delete();
-    let gone = world.keelway.run(&["hypervisor", "local", "destroy"], &plane.text).succeeded();
-    println!("{:>7} ms  until all machines were gone", gone.took.as_millis());
-    let difference = host.difference(&MachineFacts::on_host(&world.fleet));
-    assert!(difference.is_empty(), "not as it was found:\n{difference}");
+    plane.destroy(&host);
 }
 
 #[test]

@@ -1,23 +1,7 @@
 //! Replicas of a role run on different machines. Where only one may act, one acts.
 
-use std::collections::BTreeSet;
-
 use keelway_api::{Component, role::Role};
 use keelway_e2e::{Plane, deadline, metrics};
-
-pub(crate) fn are_spread(plane: &Plane<'_>) {
-    for role in Role::ALL {
-        let components = plane.of_role(role);
-        let machines: BTreeSet<_> = components.iter().map(|component| &component.spec.hypervisor).collect();
-        let wanted = match role {
-            Role::FleetController => 0,
-            Role::ClusterController | Role::Ingress | Role::Gateway => 2,
-            Role::Etcd | Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler => 3,
-        };
-        assert_eq!((components.len(), machines.len()), (wanted, wanted), "{role}");
-        assert!(components.iter().all(|component| !plane.container(component).is_empty()));
-    }
-}
 
 /// The status of a healthy cluster with all its replicas fits on a screen.
 pub(crate) fn fit_on_a_screen(plane: &Plane<'_>) {

@@ -1,7 +1,6 @@
 //! `keelway status` shows what machines and stores report now.
 
 use keelway_api::role::Role;
-
 use keelway_e2e::{Plane, plane::store::PlaneStore};
 
 /// Every member has a row, and the leader is the one that etcd itself reports.

@@ -27,8 +27,6 @@ fn scenario(tag: &str, reach: ReachMode) {
     let mut plane = Plane::new(&world, &machines);
     scaling::members_change(&mut plane);
     scaling::no_request_fails(&mut plane);
-    plane.delete();
-    let _ = world.keelway.run(&["hypervisor", "local", "destroy"], &plane.text).succeeded();
-    let difference = host.difference(&MachineFacts::on_host(&world.fleet));
-    assert!(difference.is_empty(), "not as it was found:\n{difference}");
+    plane.is_spread();
+    plane.destroy(&host);
 }

@@ -4,30 +4,21 @@
 //!
 //! It needs what the tests of `live` need.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test's functions fail by panicking, and print their timings"
-)]
+#![expect(clippy::unwrap_used, reason = "a test's functions fail by panicking")]
 
 mod interrupted;
 mod machines;
 mod passes;
 mod processes;
 
-use std::time::Instant;
-
-use keelway_e2e::{MachineFacts, Plane, ReachMode, TestFleet, host::on_own_host, machine::millis};
+use keelway_e2e::{MachineFacts, Plane, ReachMode, TestFleet, host::on_own_host, plane::PlaneCase};
 
 /// etcd members, API servers and ingresses. One private machine has no member, so that a lost one is replaced there.
 const REPLICAS: [&str; 3] = ["3", "2", "1"];
 const PRIVATE_MACHINES: &str = "4";
 
-/// What a case does, and its function.
-type StoreCase = (&'static str, fn(&mut Plane<'_>));
-
 /// Each case leaves a settled cluster of three members, with all machines.
-const CASES: &[StoreCase] = &[
+const CASES: &[PlaneCase] = &[
     ("all members are killed at once", processes::all_are_killed),
     ("two of three members are killed by turns", processes::two_are_killed_by_turns),
     ("a member loses its process and its data", processes::one_loses_its_data),
@@ -45,14 +36,6 @@ fn scenario() {
     let host = MachineFacts::on_host(&world.fleet);
     let machines = world.create_reached(ReachMode::Network, "1", PRIVATE_MACHINES);
     let mut plane = Plane::with_replicas(&world, &machines, REPLICAS);
-    for (name, case) in CASES {
-        let started = Instant::now();
-        println!("-- {name}");
-        case(&mut plane);
-        println!("{}  {name}", millis(started.elapsed()));
-    }
-    plane.delete();
-    let _ = world.keelway.run(&["hypervisor", "local", "destroy"], &plane.text).succeeded();
-    let difference = host.difference(&MachineFacts::on_host(&world.fleet));
-    assert!(difference.is_empty(), "not as it was found:\n{difference}");
+    plane.run(CASES);
+    plane.destroy(&host);
 }
