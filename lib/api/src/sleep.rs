@@ -70,6 +70,18 @@ impl Cluster {
         self.sleep_phase().is_some()
     }
 
+    /// Returns whether its components are to run: it is not deleted, and does not sleep.
+    #[must_use]
+    pub fn is_awake(&self) -> bool {
+        !self.deleted() && !self.is_sleeping()
+    }
+
+    /// Returns whether its components are to run and may be changed: it is awake, and its spec does not pause it.
+    #[must_use]
+    pub fn is_changeable(&self) -> bool {
+        self.is_awake() && !self.spec.paused
+    }
+
     /// Returns whether its sleep keeps components of this role from running.
     #[must_use]
     pub fn stops_in_sleep(&self, role: Role) -> bool {

@@ -81,7 +81,7 @@ pub(crate) fn serves(documents: &Documents, id: &ClusterId, seen: &PassObservati
 pub(crate) fn plan_bindings(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation) {
     let (of_cluster, of_fleet) = (FirstBindings::Cluster.digest(), FirstBindings::Fleet.digest());
     for (name, id, cluster) in world.reconciled_clusters() {
-        if plan.documents.clusters.get(name).is_none_or(|cluster| cluster.deleted() || cluster.is_sleeping()) {
+        if plan.documents.clusters.get(name).is_none_or(|cluster| !cluster.is_awake()) {
             continue;
         }
         let wanted = if cluster.is_fleet { &of_fleet } else { &of_cluster };

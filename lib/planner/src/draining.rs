@@ -16,7 +16,7 @@ use crate::{
 /// Waits for the end of connections to API servers that are no longer wanted, and for each running haproxy that does not report its servers.
 pub(crate) fn wait_for_connections(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation) {
     for (name, id, _) in world.reconciled_clusters() {
-        if plan.documents.clusters.get(name).is_none_or(|cluster| cluster.deleted() || cluster.is_sleeping()) {
+        if plan.documents.clusters.get(name).is_none_or(|cluster| !cluster.is_awake()) {
             continue;
         }
         for (ingress, blocker) in waits(&plan.documents, seen, id) {

@@ -120,12 +120,7 @@ pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
         plan.waiting.iter().any(|waiting| blocks(waiting) && waiting.subject == WaitSubject::Cluster(name.clone()))
     };
     let mut found = Vec::new();
-    for (name, cluster) in plan
-        .documents
-        .clusters
-        .iter()
-        .filter(|(_, cluster)| !cluster.deleted() && !cluster.spec.paused && !cluster.is_sleeping())
-    {
+    for (name, cluster) in plan.documents.clusters.iter().filter(|(_, cluster)| cluster.is_changeable()) {
         let Some(id) = cluster.id().filter(|_| !lacks_keys(&plan.documents, cluster)) else { continue };
         for role in Role::ALL {
             let there = staying(&plan.documents, id, role);
@@ -751,9 +746,7 @@ fn servers_are_drained(step: &PlanTransition) -> Vec<String> {
 fn replicas_take_turns(step: &PlanTransition) -> Vec<String> {
     let well = |pod: &PodName| matches!(step.seen.health.get(pod), Some(ComponentHealth::Healthy));
     let mut found = Vec::new();
-    for (name, cluster) in
-        step.after.clusters.iter().filter(|(_, cluster)| !cluster.deleted() && !cluster.is_sleeping())
-    {
+    for (name, cluster) in step.after.clusters.iter().filter(|(_, cluster)| cluster.is_awake()) {
         let Some(id) = cluster.id() else { continue };
         for role in [Role::Etcd, Role::KubeApiserver, Role::Ingress, Role::Gateway] {
             // One member runs, and the others are stopped.

@@ -183,7 +183,7 @@ fn wait_for_store(plan: &mut Plan, at: StoreContext<'_>) {
 pub fn changes_members(documents: &Documents, cluster: &Cluster) -> bool {
     let Some(id) = cluster.id() else { return false };
     let Some(store) = cluster.status.as_ref().and_then(|status| status.etcd.as_ref()) else { return false };
-    if cluster.deleted() || cluster.spec.paused || cluster.is_sleeping() {
+    if !cluster.is_changeable() {
         return false;
     }
     let members: Vec<(&PodName, &Component)> = of_role(documents, id, Role::Etcd).collect();

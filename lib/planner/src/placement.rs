@@ -42,7 +42,7 @@ pub(crate) fn plan_components(
     let starting = enrollment::first_starts(&plan.documents, seen);
     for (name, id, cluster) in world.reconciled_clusters() {
         let Some(document) = plan.documents.clusters.get(name) else { continue };
-        if document.deleted() || document.is_sleeping() {
+        if !document.is_awake() {
             continue;
         }
         if !starting.is_empty() && plan.documents.components_of(id).next().is_none() {

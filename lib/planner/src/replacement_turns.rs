@@ -49,7 +49,7 @@ impl<'a> ReplacementTurns<'a> {
             return;
         }
         // No replica of a cluster that sleeps is relied on.
-        if tenant.document.deleted() || tenant.document.is_sleeping() {
+        if !tenant.document.is_awake() {
             return;
         }
         if is_awaited(tenant.document) {

@@ -177,8 +177,8 @@ pub(crate) fn plan_rotations(plan: &mut Plan, world: &ValidatedDocuments, seen: 
 
 fn is_rotated(tenant: &Tenant) -> bool {
     let document = &tenant.document;
-    let is_left = tenant.cluster.paused || document.deleted() || tenant.unusable_secrets.is_some();
-    !is_left && document.is_initialized() && !document.is_sleeping()
+    let is_left = tenant.cluster.paused || tenant.unusable_secrets.is_some();
+    !is_left && document.is_initialized() && document.is_awake()
 }
 
 fn next_step(
@@ -258,8 +258,7 @@ fn rewrite(tenant: &Tenant, seen: &PassObservation) -> Option<RotationStep> {
 pub fn rewrites_secrets(cluster: &Cluster) -> bool {
     let key = RotatedKey::Encryption;
     let is_complete = || cluster.spec.rotations.request(key).is_some_and(|request| request.complete);
-    let is_left = cluster.deleted() || cluster.spec.paused || cluster.is_sleeping();
-    cluster.running_rotation(key).filter(|_| !is_left).is_some_and(|rotation| match rotation.phase {
+    cluster.running_rotation(key).filter(|_| cluster.is_changeable()).is_some_and(|rotation| match rotation.phase {
         RotationPhase::Announcing | RotationPhase::Reencrypting => true,
         RotationPhase::Prepared => is_complete(),
         RotationPhase::Activating | RotationPhase::Retiring | RotationPhase::Completed => false,

@@ -13,11 +13,7 @@
 //! 4. The API servers stop before any etcd member does. A machine that does not respond is not awaited: it gets the config when it returns.
 //! 5. On waking, the API servers start after a majority of the etcd members is healthy, and all others after an API server is ready.
 
-use alloc::{
-    collections::BTreeSet,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{collections::BTreeSet, string::String, vec::Vec};
 
 use keelway_api::{
     Cluster, Documents, Time,
@@ -59,7 +55,7 @@ pub enum SleepBlocker {
     #[error("its cluster to wake up")]
     Wake,
     #[error(
-        "its cluster to wake up: components of a cluster that sleeps do not move: run `keelway cluster wake --name {0}` (spec.asleep)"
+        "its cluster to wake up, because components of a cluster that sleeps do not move: run `keelway cluster wake --name {0}` (spec.asleep)"
     )]
     Move(String),
     #[error(
@@ -317,7 +313,7 @@ pub(crate) fn conditions_in_sleep(cluster: &Cluster) -> Option<(ConditionValue, 
     let degraded = verdict(
         ConditionStatus::False,
         ConditionReason::Asleep,
-        "components that do not run while it sleeps are no fault".to_string(),
+        "components that do not run while it sleeps are no fault",
     );
     Some((available, degraded))
 }

@@ -36,8 +36,7 @@ pub fn snapshot_due_since(cluster: &Cluster) -> Option<Timestamp> {
 }
 
 fn schedule(cluster: &Cluster) -> Option<SnapshotSchedule> {
-    let is_asleep = cluster.spec.asleep || cluster.is_sleeping();
-    let is_copied = !cluster.deleted() && !cluster.spec.paused && !is_asleep && cluster.is_initialized();
+    let is_copied = cluster.is_changeable() && !cluster.spec.asleep && cluster.is_initialized();
     cluster.spec.etcd.snapshots.as_ref().filter(|_| is_copied)?.schedule()
 }
 

@@ -34,10 +34,7 @@ pub(crate) fn plan_store_health(plan: &mut Plan, seen: &PassObservation, now: &T
     let names: Vec<ClusterRef> = plan.documents.clusters.keys().cloned().collect();
     for name in names {
         let Some(cluster) = plan.documents.clusters.get(&name) else { continue };
-        let Some(id) = cluster.id().filter(|_| !cluster.deleted() && !cluster.spec.paused && !cluster.is_sleeping())
-        else {
-            continue;
-        };
+        let Some(id) = cluster.id().filter(|_| cluster.is_changeable()) else { continue };
         let planned = StoreFault::planned(plan, &name);
         let is_planned = planned.is_some();
         let observed = |store| StoreFault::of(&plan.documents, (id, cluster), store);

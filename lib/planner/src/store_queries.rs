@@ -10,8 +10,7 @@ use crate::{
 /// Whether a decision about a cluster needs the reports of its etcd members.
 #[must_use]
 pub fn needs_store(documents: &Documents, cluster: &Cluster) -> bool {
-    let is_changed = !cluster.deleted() && !cluster.spec.paused && !cluster.is_sleeping() && has_store(cluster);
-    let Some(id) = cluster.id().filter(|_| is_changed) else { return false };
+    let Some(id) = cluster.id().filter(|_| cluster.is_changeable() && has_store(cluster)) else { return false };
     let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let is_reported = [MEMBERS_HEALTHY, HAS_ROOM].iter().any(|kind| condition::has(conditions, kind));
     is_reported

@@ -29,7 +29,7 @@ pub(crate) fn plan_room(plan: &mut Plan, seen: &PassObservation, now: &Time) {
     let names: Vec<ClusterRef> = plan.documents.clusters.keys().cloned().collect();
     for name in names {
         let Some(cluster) = plan.documents.clusters.get(&name) else { continue };
-        let Some(id) = cluster.id().filter(|_| !cluster.deleted() && !cluster.is_sleeping()) else { continue };
+        let Some(id) = cluster.id().filter(|_| cluster.is_awake()) else { continue };
         let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         let is_told = condition::has(conditions, HAS_ROOM);
         let quota = cluster.spec.etcd.quota();

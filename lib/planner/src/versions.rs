@@ -67,12 +67,7 @@ pub(crate) fn upgrades_members(documents: &Documents, cluster: &Cluster) -> bool
 /// progress.
 pub(crate) fn plan_versions(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation, now: &Time) {
     let found: Vec<VersionProgress> = Tenant::all(&plan.documents, world)
-        .filter(|tenant| {
-            !tenant.cluster.paused
-                && !tenant.document.deleted()
-                && !tenant.document.is_sleeping()
-                && tenant.document.birth().is_some()
-        })
+        .filter(|tenant| !tenant.cluster.paused && tenant.document.is_awake() && tenant.document.birth().is_some())
         .filter(|tenant| may_change(&plan.documents, tenant))
         .filter_map(|tenant| VersionProgress::of(&tenant, world, seen))
         .collect();

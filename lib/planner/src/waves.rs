@@ -115,7 +115,7 @@ impl Waves {
 
 /// Whether the cluster takes part in waves. A cluster that is paused or sleeps takes part later.
 pub(crate) fn is_upgradable(cluster: &Cluster) -> bool {
-    cluster.id().is_some() && !cluster.deleted() && !cluster.spec.paused && !cluster.is_sleeping()
+    cluster.id().is_some() && cluster.is_changeable()
 }
 
 /// Whether Keelway's own components of the cluster are to run another release than this one.

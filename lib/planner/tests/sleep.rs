@@ -348,7 +348,7 @@ fn requests_that_a_sleeping_cluster_cannot_carry_out_wait_with_a_reason() {
     });
     let plan = world.pass();
     let waits: Vec<String> = plan.waiting.iter().map(ToString::to_string).collect();
-    let moves = "its cluster to wake up: components of a cluster that sleeps do not move: run `keelway cluster wake --name c1` (spec.asleep)";
+    let moves = "its cluster to wake up, because components of a cluster that sleeps do not move: run `keelway cluster wake --name c1` (spec.asleep)";
     assert!(waits.iter().any(|wait| wait.contains("etcd-") && wait.ends_with(moves)), "{waits:?}");
     assert!(waits.iter().any(|wait| wait.contains("before spec.etcd.restore is carried out")), "{waits:?}");
     assert_eq!(world.reason("Progressing"), Some(("False", "Blocked")));

@@ -168,11 +168,7 @@ fn is_of(documents: &Documents, probe: &Probe, role: Role) -> bool {
 
 /// Returns the clusters that should have an API. A cluster that sleeps has none.
 fn serving(documents: &Documents) -> impl Iterator<Item = &ClusterId> {
-    documents
-        .clusters
-        .values()
-        .filter(|cluster| !cluster.deleted() && !cluster.is_sleeping())
-        .filter_map(|cluster| cluster.id())
+    documents.clusters.values().filter(|cluster| cluster.is_awake()).filter_map(|cluster| cluster.id())
 }
 
 /// Returns the API server from which a cluster's bindings are read: the first.

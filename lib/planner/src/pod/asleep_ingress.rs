@@ -31,7 +31,7 @@ impl PodInputs<'_> {
         Ok([certificate, key].map(|file| PodFile { on_change: OnChange::Restart, ..file }))
     }
 
-    /// kubectl is told no pause: it would show the answer to a person only after a minute.
+    /// The response to kubectl has no `Retry-After`: kubectl would retry for about a minute before it shows the response.
     ///
     /// Clients verify the server as ever. No client is asked for a certificate, and nothing of a request is read but its path. Connections of
     /// tunnels are not forwarded, because the gateway does not run.
