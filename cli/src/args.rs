@@ -34,6 +34,7 @@ use crate::commands::{
     hypervisor_local::LocalCommand,
     hypervisor_proxy::ProxyArguments,
     join_token::JoinTokenCommand,
+    kubectl_install::KubectlInstallArguments,
     logs::LogsArguments,
     managed::{apply::ApplyArguments, delete::DeleteArguments, get::GetDocumentsArguments, watch::WatchArguments},
     node::arguments::WorkerCommand,
@@ -269,6 +270,13 @@ pub(crate) enum CliCommand {
         #[arg(value_name = "KIND[.FIELD..]")]
         field: String,
     },
+    /// Make this program a plugin of kubectl: `kubectl keelway` is `keelway`
+    ///
+    /// Creates the link kubectl-keelway to this program. `kubectl keelway fleet` uses the cluster that kubectl uses.
+    #[command(
+        after_help = "Example:\n  keelway kubectl-install && kubectl keelway fleet status\n  keelway kubectl-install --directory ~/.local/bin"
+    )]
+    KubectlInstall(KubectlInstallArguments),
     /// Print the completion script for a shell
     #[command(
         after_help = "Example:\n  source <(keelway completion bash)\n  keelway completion zsh > \"${fpath[1]}/_keelway\""

@@ -21,10 +21,13 @@ pub(crate) mod fleet;
 pub(crate) mod fleet_agent_manifests;
 mod fleet_api;
 pub(crate) mod fleet_cluster;
+pub(crate) mod fleet_convert;
 pub(crate) mod fleet_drain;
 pub(crate) mod fleet_explain;
 pub(crate) mod fleet_inject;
 pub(crate) mod fleet_manifests;
+mod fleet_observation;
+pub(crate) mod fleet_observe;
 pub(crate) mod fleet_status;
 pub(crate) mod fleet_token;
 pub(crate) mod get;
@@ -38,6 +41,7 @@ pub(crate) mod hypervisor_proxy;
 pub(crate) mod hypervisor_revoke;
 pub(crate) mod hypervisor_schedule;
 pub(crate) mod join_token;
+pub(crate) mod kubectl_install;
 pub(crate) mod logs;
 pub(crate) mod managed;
 pub(crate) mod named;
@@ -127,6 +131,7 @@ pub(crate) fn run(arguments: CliArguments) -> Result<Code, CommandFailure> {
         CliCommand::Exec(arguments) => exec::run(&global, arguments),
         CliCommand::Diff(arguments) => diff::run(&arguments),
         CliCommand::Explain { field } => explain::run(&field),
+        CliCommand::KubectlInstall(arguments) => kubectl_install::run(&arguments),
         CliCommand::Completion { shell } => completion::run(shell),
         CliCommand::Reference(command) => reference::run(command),
         CliCommand::Version(arguments) => version::run(&arguments),

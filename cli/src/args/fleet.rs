@@ -5,10 +5,12 @@ use clap::Subcommand;
 use crate::commands::{
     fleet_agent_manifests::AgentManifestsArguments,
     fleet_cluster::FleetClusterCommand,
+    fleet_convert::FleetConvertArguments,
     fleet_drain::{FleetCordonArguments, FleetDrainArguments},
     fleet_explain::FleetExplainArguments,
     fleet_inject::FleetInjectArguments,
     fleet_manifests::{FleetKubeconfigArguments, FleetManifestsArguments},
+    fleet_observe::FleetObserveArguments,
     fleet_status::FleetStatusArguments,
     fleet_token::FleetTokenCommand,
 };
@@ -65,9 +67,23 @@ pub(crate) enum FleetCommand {
     Uncordon(FleetCordonArguments),
     /// Explain why an object of a fleet runs where it runs, or nowhere
     #[command(
-        after_help = "Example:\n  keelway fleet explain deployment/web --namespace shop --kubeconfig f1.kubeconfig\n  keelway fleet explain deployment/web -o json --kubeconfig f1.kubeconfig"
+        after_help = "Example:\n  keelway fleet explain deployment/web --namespace shop --kubeconfig f1.kubeconfig\n  keelway fleet explain deployment/web -o json --kubeconfig f1.kubeconfig\n  keelway fleet explain deployment/web --namespace shop --from observed.yaml"
     )]
     Explain(FleetExplainArguments),
+    /// Print what a fleet has decided, with its clusters and policies, as one List
+    ///
+    /// `keelway fleet explain --from` reads it. It contains no object that the fleet places, and no Secret.
+    #[command(
+        after_help = "Example:\n  keelway fleet observe --kubeconfig f1.kubeconfig > observed.yaml\n  keelway fleet explain deployment/web --namespace shop --from observed.yaml"
+    )]
+    Observe(FleetObserveArguments),
+    /// Convert documents of Nova to documents of a fleet
+    ///
+    /// SchedulePolicies and the annotations of objects are converted. What is different in a fleet is written to stderr.
+    #[command(
+        after_help = "Example:\n  keelway fleet convert policies.yaml > converted.yaml\n  kubectl get schedulepolicies.policy.elotl.co -o yaml | keelway fleet convert | kubectl --kubeconfig f1.kubeconfig apply -f -"
+    )]
+    Convert(FleetConvertArguments),
     /// Check that a fleet works: its API, its controller, its kinds and its workload clusters
     #[command(
         after_help = "Example:\n  keelway fleet status --kubeconfig f1.kubeconfig\n  keelway fleet status -o json --kubeconfig f1.kubeconfig"

@@ -1,8 +1,8 @@
 //! `keelway fleet`.
 
 use super::{
-    fleet_agent_manifests, fleet_cluster, fleet_drain, fleet_explain, fleet_inject, fleet_manifests, fleet_status,
-    fleet_token,
+    fleet_agent_manifests, fleet_cluster, fleet_convert, fleet_drain, fleet_explain, fleet_inject, fleet_manifests,
+    fleet_observe, fleet_status, fleet_token,
 };
 use crate::{
     args::{FleetCommand, GlobalArguments},
@@ -21,6 +21,8 @@ pub(super) fn run(global: &GlobalArguments, command: FleetCommand) -> Result<Cod
         FleetCommand::Drain(arguments) => fleet_drain::drain(global, &arguments),
         FleetCommand::Uncordon(arguments) => fleet_drain::uncordon(&arguments),
         FleetCommand::Explain(arguments) => fleet_explain::run(&arguments),
+        FleetCommand::Convert(arguments) => fleet_convert::run(&arguments),
+        FleetCommand::Observe(arguments) => fleet_observe::run(&arguments),
         FleetCommand::Status(arguments) => fleet_status::run(&arguments),
     }
 }
