@@ -22,15 +22,19 @@ pub const ANSWER: Duration = Duration::from_millis(500);
 /// For a TLS handshake and a small response.
 pub const REQUEST: Duration = Duration::from_secs(30);
 
-/// The interval between checks of something that sends no event when it changes.
+/// The shortest pause between checks of something that sends no event when it changes.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Polls until a condition holds, and returns how long that took. Use it only if there is no event to wait for.
+/// Polls until a condition holds, and returns how long that took. Use it only if there is no event to wait for. Many checks run a program: each pause is
+/// twice as long as the check before it, so that what is waited for has the processor.
 pub fn until(what: &str, limit: Duration, holds: impl Fn() -> bool) -> Duration {
     let started = Instant::now();
-    while !holds() {
+    loop {
+        let check = Instant::now();
+        if holds() {
+            return started.elapsed();
+        }
         assert!(started.elapsed() < limit, "{what}: not within {limit:?}");
-        thread::park_timeout(LOOK);
+        thread::park_timeout(LOOK.max(check.elapsed() * 2));
     }
-    started.elapsed()
 }

@@ -10,6 +10,7 @@ use std::{
     collections::VecDeque,
     fs,
     io::{self, Write as _},
+    iter,
     path::{Path, PathBuf},
     process::Command,
     sync::mpsc,
@@ -29,32 +30,15 @@ use task::ProgramExit;
 #[derive(Debug, Clone)]
 enum TestJob {
     Tests(TestBinary),
-    /// Arguments of Cargo. Two such jobs would wait for each other's lock.
+    /// Arguments of Cargo.
     Cargo(&'static str, &'static [&'static str]),
 }
 
-/// These jobs compile what nothing else needs, so they use the time in which live tests wait. They run one at a time, after the test binaries.
-const CARGO: [TestJob; 3] = [
-    TestJob::Cargo(
-        "clippy",
-        &[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--features",
-            "keelway-vpn/simulated-clock",
-            "--",
-            "-D",
-            "warnings",
-        ],
-    ),
-    // The feature stops the clock of the VPN's sessions, which all other tests need.
-    TestJob::Cargo(
-        "vpn simulated",
-        &["test", "--package", "keelway-vpn", "--features", "simulated-clock", "--test", "simulated"],
-    ),
-    TestJob::Cargo("documentation", &["test", "--workspace", "--doc"]),
-];
+/// This job compiles what nothing else needs, so it uses the time in which live tests wait.
+const CLIPPY: TestJob = TestJob::Cargo(
+    "clippy",
+    &["clippy", "--workspace", "--all-targets", "--features", "keelway-vpn/simulated-clock", "--", "-D", "warnings"],
+);
 
 impl TestJob {
     fn name(&self) -> &str {
@@ -82,10 +66,6 @@ impl TestJob {
                 nice
             }
         }
-    }
-
-    fn uses_cargo(&self) -> bool {
-        matches!(self, Self::Cargo(..))
     }
 }
 
@@ -140,7 +120,7 @@ fn works(filters: &[String]) -> Result<Vec<TestJob>> {
     let tests = binary::build()?.into_iter().map(TestJob::Tests);
     let is_wanted =
         |work: &TestJob| filters.is_empty() || filters.iter().any(|filter| work.name().contains(filter.as_str()));
-    let mut works: Vec<TestJob> = CARGO.into_iter().chain(tests).filter(is_wanted).collect();
+    let mut works: Vec<TestJob> = iter::once(CLIPPY).chain(tests).filter(is_wanted).collect();
     works.sort_by_key(|work| work.demand().0);
     Ok(works)
 }
@@ -172,11 +152,7 @@ fn side_by_side(works: &[TestJob], logs: &Path) -> Result<Vec<TestOutcome>> {
 /// Returns the first job that fits beside the running ones. A job that never fits runs alone.
 fn next(waiting: &VecDeque<&TestJob>, running: &[&TestJob], capacity: u32) -> Option<usize> {
     let used: u32 = running.iter().map(|work| work.demand().1.load).sum();
-    let cargo_runs = running.iter().any(|work| work.uses_cargo());
-    waiting.iter().position(|work| {
-        let fits = running.is_empty() || used + work.demand().1.load <= capacity;
-        fits && !(cargo_runs && work.uses_cargo())
-    })
+    waiting.iter().position(|work| running.is_empty() || used + work.demand().1.load <= capacity)
 }
 
 /// Runs the live tests that failed once more, with no other job beside them.
@@ -242,20 +218,13 @@ fn say(line: &str) -> Result<()> {
 mod tests {
     use std::collections::VecDeque;
 
-    use super::{CARGO, next};
-
-    #[test]
-    fn two_programs_that_use_cargo_do_not_run_in_parallel() {
-        let [first, second, third] = &CARGO;
-        let waiting = VecDeque::from([second, third]);
-        assert_eq!(next(&waiting, &[], 200), Some(0));
-        assert_eq!(next(&waiting, &[first], 200), None);
-    }
+    use super::{CLIPPY, next};
 
     #[test]
     fn a_program_that_is_too_large_runs_alone() {
-        let [first, second, _] = &CARGO;
-        assert_eq!(next(&VecDeque::from([first]), &[], 10), Some(0));
-        assert_eq!(next(&VecDeque::from([first]), &[second], 10), None);
+        let waiting = VecDeque::from([&CLIPPY]);
+        assert_eq!(next(&waiting, &[], 10), Some(0));
+        assert_eq!(next(&waiting, &[&CLIPPY], 10), None);
+        assert_eq!(next(&waiting, &[&CLIPPY], 200), Some(0));
     }
 }

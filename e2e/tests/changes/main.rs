@@ -14,8 +14,7 @@ mod upgrades;
 use keelway_e2e::{MachineFacts, Plane, ReachMode, TestFleet, host::on_own_host, plane::PlaneCase};
 
 const CASES: &[PlaneCase] = &[
-    ("the service account key", rotation::service_account_key),
-    ("the encryption key", rotation::encryption_key),
+    ("the service account key and the encryption key", rotation::both_keys),
     ("a patch release of Kubernetes", upgrades::of_a_patch_release),
 ];
 

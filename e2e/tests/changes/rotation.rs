@@ -9,8 +9,7 @@ use keelway_api::{
 use keelway_e2e::{Plane, load::Load, plane::store::PlaneStore};
 use serde_json::json;
 
-const SERVICE_ACCOUNT: &str = "--service-account-key";
-const ENCRYPTION: &str = "--encryption-key";
+const KEYS: [&str; 2] = ["--service-account-key", "--encryption-key"];
 
 /// A legacy token, which never expires and which nothing renews by itself.
 const LEGACY: &str = "\
@@ -23,38 +22,12 @@ metadata:
 type: kubernetes.io/service-account-token
 ";
 
-/// Tokens of before stay valid until the rotation is completed, and none of them afterwards. The commands are those of docs/rotation.md.
-pub(crate) fn service_account_key(plane: &mut Plane<'_>) {
+/// Both keys are rotated at once. Tokens of before stay valid until the rotation is completed, and none of them afterwards. A Secret from before is
+/// encrypted with the new key, and can be read after the previous key is gone. The commands are those of docs/rotation.md.
+pub(crate) fn both_keys(plane: &mut Plane<'_>) {
     plane.kubectl.apply(LEGACY);
     let before = [token(plane), legacy_token(plane)];
     assert_eq!(before.each_ref().map(|token| is_valid(plane, token)), [true, true]);
-
-    let load = Load::start(&plane.kubectl);
-    load.wait_for_requests(100);
-    rotate(plane, SERVICE_ACCOUNT, &[]);
-    assert_eq!(phase(plane, RotatedKey::ServiceAccount), Some(RotationPhase::Prepared));
-    let report = load.lap("the new service account key is in use");
-    report.assert_good();
-    let after = token(plane);
-    assert_ne!(key_id(&before[0]), key_id(&after), "it is signed with another key");
-    assert!(is_valid(plane, &after) && before.iter().all(|token| is_valid(plane, token)), "both keys are valid");
-
-    // A new token for the Secret.
-    let remove = r#"[{"op": "remove", "path": "/data/token"}]"#;
-    let _ = plane.kubectl.run(&["patch", "secret", "legacy", "--type", "json", "--patch", remove]).succeeded();
-    let renewed = legacy_token(plane);
-    assert_eq!(key_id(&renewed), key_id(&after));
-
-    rotate(plane, SERVICE_ACCOUNT, &["--complete"]);
-    assert_eq!(phase(plane, RotatedKey::ServiceAccount), Some(RotationPhase::Completed));
-    load.end().assert_good();
-    assert_eq!(before.each_ref().map(|token| is_valid(plane, token)), [false, false], "the previous key is removed");
-    assert!(is_valid(plane, &after) && is_valid(plane, &renewed));
-    let _ = plane.kubectl.run(&["delete", "secret", "legacy"]).succeeded();
-}
-
-/// A Secret from before is encrypted with the new key, and can be read after the previous key is gone.
-pub(crate) fn encryption_key(plane: &mut Plane<'_>) {
     let create = ["create", "secret", "generic", "before", "--from-literal=word=kept"];
     let _ = plane.kubectl.run(&create).succeeded();
     let previous = key_name(plane);
@@ -62,23 +35,34 @@ pub(crate) fn encryption_key(plane: &mut Plane<'_>) {
 
     let load = Load::start(&plane.kubectl);
     load.wait_for_requests(100);
-    rotate(plane, ENCRYPTION, &[]);
-    assert_eq!(phase(plane, RotatedKey::Encryption), Some(RotationPhase::Prepared));
-    load.lap("the new encryption key is in use").assert_good();
+    rotate(plane, &[]);
+    assert_eq!(phases(plane), [Some(RotationPhase::Prepared); 2]);
+    load.lap("the new keys are in use").assert_good();
+    let after = token(plane);
+    assert_ne!(key_id(&before[0]), key_id(&after), "it is signed with another key");
+    assert!(is_valid(plane, &after) && before.iter().all(|token| is_valid(plane, token)), "both keys are valid");
     let active = key_name(plane);
     assert_ne!(active, previous);
     assert!(stored_value(plane).starts_with(prefix(&active).as_bytes()), "it was written again");
 
-    rotate(plane, ENCRYPTION, &["--complete"]);
-    assert_eq!(phase(plane, RotatedKey::Encryption), Some(RotationPhase::Completed));
+    // A new token for the Secret.
+    let remove = r#"[{"op": "remove", "path": "/data/token"}]"#;
+    let _ = plane.kubectl.run(&["patch", "secret", "legacy", "--type", "json", "--patch", remove]).succeeded();
+    let renewed = legacy_token(plane);
+    assert_eq!(key_id(&renewed), key_id(&after));
+
+    rotate(plane, &["--complete"]);
+    assert_eq!(phases(plane), [Some(RotationPhase::Completed); 2]);
     load.end().assert_good();
+    assert_eq!(before.each_ref().map(|token| is_valid(plane, token)), [false, false], "the previous key is removed");
+    assert!(is_valid(plane, &after) && is_valid(plane, &renewed));
     for _ in 0..6 {
         let read = plane.kubectl.get(&["secret", "before"]);
         assert_eq!(read["data"]["word"].as_str(), Some(STANDARD.encode("kept").as_str()));
     }
     let all = plane.kubectl.get(&["secrets", "--all-namespaces"]);
     assert!(!all["items"].as_array().unwrap().is_empty(), "every Secret can be read");
-    let _ = plane.kubectl.run(&["delete", "secret", "before"]).succeeded();
+    let _ = plane.kubectl.run(&["delete", "secret", "before", "legacy"]).succeeded();
 }
 
 /// Returns the name of the active encryption key, which etcd stores beside each Secret.
@@ -99,14 +83,14 @@ fn stored_value(plane: &Plane<'_>) -> Vec<u8> {
     STANDARD.decode(found["kvs"][0]["value"].as_str().unwrap()).unwrap()
 }
 
-fn rotate(plane: &mut Plane<'_>, key: &str, more: &[&str]) {
-    let command = [&["cluster", "rotate", "--name", "c1", key], more].concat();
+fn rotate(plane: &mut Plane<'_>, more: &[&str]) {
+    let command = [&["cluster", "rotate", "--name", "c1"], &KEYS[..], more].concat();
     let requested = plane.keelway.run(&command, &plane.text).succeeded().stdout;
     plane.apply(&requested);
 }
 
-fn phase(plane: &Plane<'_>, key: RotatedKey) -> Option<RotationPhase> {
-    plane.cluster().rotation(key).map(|rotation| rotation.phase)
+fn phases(plane: &Plane<'_>) -> [Option<RotationPhase>; 2] {
+    RotatedKey::ALL.map(|key| plane.cluster().rotation(key).map(|rotation| rotation.phase))
 }
 
 fn token(plane: &Plane<'_>) -> String {

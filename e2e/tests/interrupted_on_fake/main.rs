@@ -58,12 +58,17 @@ async fn a_signal_while_objects_are_stored_in_the_cluster() {
     rounds("stored objects", stored, deletions).await;
 }
 
+/// Interrupts at each call. The two tests send different signals at the same call.
 async fn calls(when: SignalTiming) {
+    let signals = match when {
+        SignalTiming::AfterAnswer => [Signal::TERM, Signal::KILL],
+        SignalTiming::BeforeAnswer => [Signal::KILL, Signal::TERM],
+    };
     let found = reference().await;
     let of_machine = |machine: usize, last: usize| (1..=last).map(move |nth| Point::Call(machine, nth, when));
     let of_both = |counts: &Counts| {
         let [private, public] = counts.calls;
-        cuts(of_machine(0, private).chain(of_machine(1, public)))
+        alternating(of_machine(0, private).chain(of_machine(1, public)), signals)
     };
     rounds("calls", of_both(&found.birth), of_both(&found.deletion)).await;
 }
@@ -71,4 +76,9 @@ async fn calls(when: SignalTiming) {
 /// Returns each point with each signal.
 fn cuts(points: impl Iterator<Item = Point>) -> Vec<Cut> {
     points.flat_map(|point| [Signal::TERM, Signal::KILL].map(|signal| Cut { point, signal })).collect()
+}
+
+/// Returns the points with one signal each.
+fn alternating(points: impl Iterator<Item = Point>, signals: [Signal; 2]) -> Vec<Cut> {
+    points.zip(signals.into_iter().cycle()).map(|(point, signal)| Cut { point, signal }).collect()
 }

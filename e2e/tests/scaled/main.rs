@@ -8,6 +8,9 @@ mod scaling;
 
 use keelway_e2e::{MachineFacts, Plane, ReachMode, TestFleet, host::on_own_host};
 
+/// etcd members, API servers and ingresses.
+const REPLICAS: [&str; 3] = ["3", "2", "2"];
+
 #[test]
 fn no_request_fails_while_replicas_change() {
     on_own_host("no_request_fails_while_replicas_change", || scenario("e2escl", ReachMode::Network));
@@ -24,7 +27,7 @@ fn scenario(tag: &str, reach: ReachMode) {
     let mut world = TestFleet::new(tag);
     let host = MachineFacts::on_host(&world.fleet);
     let machines = world.create_reached(reach, "2", "3");
-    let mut plane = Plane::new(&world, &machines);
+    let mut plane = Plane::with_replicas(&world, &machines, REPLICAS);
     scaling::members_change(&mut plane);
     scaling::no_request_fails(&mut plane);
     plane.is_spread();

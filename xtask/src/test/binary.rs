@@ -33,10 +33,21 @@ impl TestBinary {
     }
 }
 
-/// Builds all programs and tests of the workspace.
+/// The VPN's tests on simulated time. The feature stops the clock of its sessions, which all other tests need.
+const SIMULATED: [&str; 4] = ["--features", "keelway-vpn/simulated-clock", "--test", "simulated"];
+
+/// Builds all programs and tests of the workspace. The programs that tests run are those of the last build, whose clocks do not stop.
 pub(crate) fn build() -> Result<Vec<TestBinary>> {
+    let mut binaries = built(&SIMULATED)?;
+    binaries.extend(built(&["--bins", "--tests"])?);
+    Ok(binaries)
+}
+
+/// Builds the selected targets of the workspace. If all packages are selected, both builds use the same dependencies.
+fn built(targets: &[&str]) -> Result<Vec<TestBinary>> {
     let mut child = cargo()
-        .args(["build", "--workspace", "--bins", "--tests", "--message-format", "json-render-diagnostics"])
+        .args(["build", "--workspace", "--message-format", "json-render-diagnostics"])
+        .args(targets)
         .stdout(Stdio::piped())
         .spawn()
         .context("run cargo")?;

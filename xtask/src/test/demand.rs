@@ -11,37 +11,37 @@ pub(crate) struct Demand {
 /// The long test binaries, the longest first, so that only short ones remain for the end of the run. The load is about the value in
 /// `target/test-times.tsv`, with a reserve for moments in which a live suite needs more.
 const MEASURED: [(&str, Demand); 30] = [
-    // The load of these two is that of their memory: the images of each machine are in memory, and three fleets at once do not fit. `e2e
-    // worker_outages` measures how long requests take, and has the least load that does not fit beside them.
-    ("e2e fleet", live(130)),
+    // The load of these two is that of their memory: the images of each machine are in memory, and three fleets at once do not fit. Suites
+    // that measure how long requests take have at least the load that does not fit beside them.
+    ("e2e live", live(100)),
     ("e2e hostile_hosts", live(130)),
-    ("e2e live", live(70)),
-    ("e2e highly_available", live(80)),
-    ("e2e scaled", live(80)),
-    ("e2e changes", live(70)),
-    ("e2e interrupted_on_fake", live(100)),
+    ("e2e fleet", live(130)),
+    ("e2e changes", live(120)),
+    ("e2e interrupted_on_fake", live(120)),
+    ("e2e scaled", live(120)),
+    ("e2e highly_available", live(120)),
     ("e2e stores", live(80)),
+    ("e2e worker_outages", live(110)),
     ("e2e lost_quorum", live(80)),
-    ("e2e worker_outages", live(80)),
     ("e2e simulation", computing()),
-    ("e2e workers", live(70)),
+    ("e2e workers", live(80)),
     ("vpn live", live(40)),
     ("node live", live(60)),
     ("cluster-controller gateway", live(50)),
     ("cluster-controller live", live(50)),
     ("fleet-controller fleet", live(50)),
-    ("hypervisor-agent network", live(70)),
+    ("hypervisor-agent network", live(50)),
     ("manager kubernetes", live(70)),
     ("e2e store_equivalence", live(80)),
     ("e2e restored", live(70)),
     ("e2e leaders", live(80)),
     ("e2e contracts", live(60)),
     ("local-hypervisor live", live(60)),
-    ("manager store", live(60)),
-    ("fleet-agent fleet_live", live(60)),
-    ("fleet api_server", live(60)),
-    ("etcd-client real_etcd", live(60)),
-    ("reconciler store_orders", live(60)),
+    ("manager store", live(40)),
+    ("fleet-agent fleet_live", live(50)),
+    ("fleet api_server", live(40)),
+    ("etcd-client real_etcd", live(40)),
+    ("reconciler store_orders", live(50)),
     ("snapshot real_s3", live(40)),
 ];
 
