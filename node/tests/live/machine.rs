@@ -64,6 +64,7 @@ sandbox = 'registry.k8s.io/pause:3.10.2'
 [plugins.'io.containerd.cri.v1.runtime']
 restrict_oom_score_adj = true
 cdi_spec_dirs = []
+stats_collect_period = '10m'
 
 [plugins.'io.containerd.cri.v1.runtime'.cni]
 bin_dirs = ['/var/lib/cni-plugins/bin']
