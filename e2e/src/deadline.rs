@@ -26,7 +26,7 @@ pub const REQUEST: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Polls until a condition holds, and returns how long that took. Use it only if there is no event to wait for. Many checks run a program: each pause is
-/// twice as long as the check before it, so that what is waited for has the processor.
+/// three times as long as the check before it, so that what is waited for has the processor.
 pub fn until(what: &str, limit: Duration, holds: impl Fn() -> bool) -> Duration {
     let started = Instant::now();
     loop {
@@ -35,6 +35,6 @@ pub fn until(what: &str, limit: Duration, holds: impl Fn() -> bool) -> Duration 
             return started.elapsed();
         }
         assert!(started.elapsed() < limit, "{what}: not within {limit:?}");
-        thread::park_timeout(LOOK.max(check.elapsed() * 2));
+        thread::park_timeout(LOOK.max(check.elapsed() * 3));
     }
 }

@@ -15,29 +15,32 @@ use keelway_e2e::{MachineFacts, Plane, ReachMode, TestFleet, host::on_own_host, 
 
 const CASES: &[PlaneCase] = &[
     ("the service account key and the encryption key", rotation::both_keys),
-    ("a patch release of Kubernetes", upgrades::of_a_patch_release),
+    ("the next patch release of Kubernetes", upgrades::to_the_next_patch_release),
 ];
+/// The cases of `make soak`, after the others.
+const LONG: &[PlaneCase] = &[("the previous patch release of Kubernetes", upgrades::to_the_previous_patch_release)];
 
 /// etcd members, API servers and ingresses.
 const REPLICAS: [&str; 3] = ["1", "2", "2"];
 
 #[test]
 fn no_request_fails_while_a_cluster_changes() {
-    on_own_host("no_request_fails_while_a_cluster_changes", || scenario("e2echg", ReachMode::Network));
+    on_own_host("no_request_fails_while_a_cluster_changes", || scenario("e2echg", ReachMode::Network, &[]));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn no_request_fails_while_a_cluster_without_agents_changes() {
     let name = "no_request_fails_while_a_cluster_without_agents_changes";
-    on_own_host(name, || scenario("e2echgso", ReachMode::Socket));
+    on_own_host(name, || scenario("e2echgso", ReachMode::Socket, LONG));
 }
 
-fn scenario(tag: &str, reach: ReachMode) {
+fn scenario(tag: &str, reach: ReachMode, more: &[PlaneCase]) {
     let mut world = TestFleet::new(tag);
     let host = MachineFacts::on_host(&world.fleet);
     let machines = world.create_reached(reach, "2", "2");
     let mut plane = Plane::with_replicas(&world, &machines, REPLICAS);
     plane.run(CASES);
+    plane.run(more);
     plane.destroy(&host);
 }

@@ -1,12 +1,14 @@
 //! Keys that are rotated under load.
 
+use std::cell::RefCell;
+
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
     documents::SecretName,
     machine::sha256_hex,
     rotation::{RotatedKey, RotationPhase},
 };
-use keelway_e2e::{Plane, load::Load, plane::store::PlaneStore};
+use keelway_e2e::{Plane, deadline, load::Load, plane::store::PlaneStore};
 use serde_json::json;
 
 const KEYS: [&str; 2] = ["--service-account-key", "--encryption-key"];
@@ -25,6 +27,8 @@ type: kubernetes.io/service-account-token
 /// Both keys are rotated at once. Tokens of before stay valid until the rotation is completed, and none of them afterwards. A Secret from before is
 /// encrypted with the new key, and can be read after the previous key is gone. The commands are those of docs/rotation.md.
 pub(crate) fn both_keys(plane: &mut Plane<'_>) {
+    let has_account = || plane.kubectl.run(&["get", "serviceaccount", "default"]).code() == 0;
+    deadline::until("the namespace has its service account", deadline::KUBERNETES, has_account);
     plane.kubectl.apply(LEGACY);
     let before = [token(plane), legacy_token(plane)];
     assert_eq!(before.each_ref().map(|token| is_valid(plane, token)), [true, true]);
@@ -93,8 +97,18 @@ fn phases(plane: &Plane<'_>) -> [Option<RotationPhase>; 2] {
     RotatedKey::ALL.map(|key| plane.cluster().rotation(key).map(|rotation| rotation.phase))
 }
 
+/// Returns a new token. An API server that has just started refuses to issue any: it does not know the kind of a policy's parameters yet
+/// (docs/upgrades.md).
 fn token(plane: &Plane<'_>) -> String {
-    plane.kubectl.run(&["create", "token", "default", "--duration", "2h"]).succeeded().text().trim().to_owned()
+    let issued = RefCell::new(None);
+    deadline::until("a token is issued", deadline::KUBERNETES, || {
+        let asked = plane.kubectl.run(&["create", "token", "default", "--duration", "2h"]);
+        let is_issued = asked.code() == 0;
+        assert!(is_issued || asked.stderr.contains("paramKind"), "{}", asked.stderr);
+        issued.replace(is_issued.then(|| asked.text().trim().to_owned()));
+        is_issued
+    });
+    issued.take().unwrap()
 }
 
 /// The token controller writes it a moment after the Secret.

@@ -1,4 +1,4 @@
-//! Another patch release under load, and back. Its images are those of the first one under another tag.
+//! Another patch release under load. Its images are those of the first one under another tag.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,9 +17,8 @@ use keelway_e2e::{Plane, command::run, deadline, load::Load, machine::millis};
 const PATCHED: [Role; 3] = [Role::KubeApiserver, Role::KubeControllerManager, Role::KubeScheduler];
 
 /// Components are replaced one after the other, and no request fails.
-pub(crate) fn of_a_patch_release(plane: &mut Plane<'_>) {
-    let before = newest();
-    let after = Release { patch: before.patch + 1, ..before };
+pub(crate) fn to_the_next_patch_release(plane: &mut Plane<'_>) {
+    let (before, after) = releases();
     for machine in plane.machines.iter().filter(|machine| !machine.is_public()) {
         for role in PATCHED {
             let name = role.row().name;
@@ -29,27 +28,40 @@ pub(crate) fn of_a_patch_release(plane: &mut Plane<'_>) {
             let _ = run(&mut ctr, &[], deadline::READ).succeeded();
         }
     }
+    changes(plane, before, after);
+}
+
+/// The same in the other direction.
+pub(crate) fn to_the_previous_patch_release(plane: &mut Plane<'_>) {
+    let (before, after) = releases();
+    changes(plane, after, before);
+}
+
+fn releases() -> (Release, Release) {
+    let before = newest();
+    (before, Release { patch: before.patch + 1, ..before })
+}
+
+fn changes(plane: &mut Plane<'_>, from: Release, to: Release) {
+    let (from, to) = (from.to_string(), to.to_string());
     let others = pids(plane, |role| !PATCHED.contains(&role));
     let load = Load::start(&plane.kubectl);
-    for (from, to) in [(before, after), (after, before)] {
-        let (from, to) = (from.to_string(), to.to_string());
-        let upgraded = plane.keelway.run(&["cluster", "upgrade", "--name", "c1", "--to", &to], &plane.text);
-        let upgraded = upgraded.succeeded().stdout;
-        let plan = plane.plan(&upgraded);
-        assert!(plan.contains(&format!("from {from} to {to}")), "{plan}");
-        let started = Instant::now();
-        plane.apply(&upgraded);
-        println!("{}  from Kubernetes {from} to {to}", millis(started.elapsed()));
-        assert_eq!(plane.cluster().status.as_ref().unwrap().version.as_deref(), Some(to.as_str()));
-        let images: BTreeSet<String> = PATCHED
-            .iter()
-            .flat_map(|role| plane.of_role(*role))
-            .map(|component| plane.running(component).unwrap().image)
-            .collect();
-        assert_eq!(images.len(), PATCHED.len(), "{images:?}");
-        assert!(images.iter().all(|image| image.ends_with(&format!(":v{to}"))), "{images:?}");
-    }
+    let upgraded = plane.keelway.run(&["cluster", "upgrade", "--name", "c1", "--to", &to], &plane.text);
+    let upgraded = upgraded.succeeded().stdout;
+    let plan = plane.plan(&upgraded);
+    assert!(plan.contains(&format!("from {from} to {to}")), "{plan}");
+    let started = Instant::now();
+    plane.apply(&upgraded);
+    println!("{}  from Kubernetes {from} to {to}", millis(started.elapsed()));
     load.end().assert_good();
+    assert_eq!(plane.cluster().status.as_ref().unwrap().version.as_deref(), Some(to.as_str()));
+    let images: BTreeSet<String> = PATCHED
+        .iter()
+        .flat_map(|role| plane.of_role(*role))
+        .map(|component| plane.running(component).unwrap().image)
+        .collect();
+    assert_eq!(images.len(), PATCHED.len(), "{images:?}");
+    assert!(images.iter().all(|image| image.ends_with(&format!(":v{to}"))), "{images:?}");
     assert_eq!(pids(plane, |role| !PATCHED.contains(&role)), others, "another component was restarted");
 }
 
