@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 
 /// The cache: `$KEELWAY_CACHE`, or `keelway` in the cache directory of the user.
 ///
-/// `bin/` and `images/` contain the products. `stamps/` contains the recipe of each product. `tmp/` contains files of an unfinished run.
+/// `bin/` and `images/` contain the products. `stamps/` contains the recipe of each product. `containerd/` contains the images as local hypervisors
+/// share them. `tmp/` contains files of an unfinished run.
 #[derive(Debug)]
 pub(crate) struct Cache {
     root: PathBuf,
@@ -48,7 +49,12 @@ impl Cache {
 
     /// Returns whether the product exists and was made from this recipe.
     pub(crate) fn has(&self, path: &str, recipe: &str) -> bool {
-        self.file(path).is_file() && fs::read_to_string(self.stamp(path)).is_ok_and(|stamp| stamp == recipe)
+        self.recipe(path).is_some_and(|made_from| made_from == recipe)
+    }
+
+    /// Returns the recipe from which an existing product was made.
+    pub(crate) fn recipe(&self, path: &str) -> Option<String> {
+        self.file(path).is_file().then(|| fs::read_to_string(self.stamp(path)).ok()).flatten()
     }
 
     /// Locks the cache. If another run holds the lock, calls `on_wait` and waits for that run to end.

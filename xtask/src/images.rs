@@ -16,7 +16,7 @@ use crate::archive::{Archive, sha256};
 use crate::cache::{self, Cache};
 use crate::progress::ProgressOutput;
 use crate::table::{GoBuild, ImageDefinition, Product, ProductSet, ProgramOrigin};
-use crate::{agent, debian, go, process, table};
+use crate::{agent, debian, go, prepared, process, table};
 
 /// The version of the rules that turn recipes into files. A different number makes all products again.
 const FORMAT: u32 = 1;
@@ -81,6 +81,15 @@ pub(crate) fn run(options: &Options, cache: &Cache) -> Result<()> {
         return list(&wanted, cache);
     }
     let progress = ProgressOutput::new(options.plain);
+    make_all(options, wanted, cache, progress)?;
+    // The other images alone would be prepared twice.
+    if options.part == ProductScope::Others || options.set != ProductSet::Standard {
+        return Ok(());
+    }
+    prepared::refresh(cache, progress)
+}
+
+fn make_all(options: &Options, wanted: Vec<ProductRecipe>, cache: &Cache, progress: ProgressOutput) -> Result<()> {
     let count = wanted.len();
     let current = format!("all {count} exist, in {}", cache.root().display());
     let stale = |wanted: Vec<ProductRecipe>| -> Vec<ProductRecipe> {

@@ -24,6 +24,7 @@ mod images;
 mod made;
 #[cfg(test)]
 mod package_test;
+mod prepared;
 mod process;
 mod progress;
 #[expect(dead_code, unreachable_pub, reason = "a part of keelway-api, whose dependencies would keep tasks waiting")]

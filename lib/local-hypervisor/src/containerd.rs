@@ -13,6 +13,7 @@ use crate::{
     files::{make_dir, write_atomically},
     fleet::FleetMachine,
     launch::{Bind, Launch, Overlay},
+    prepared_images,
     processes::{self, RUNTIME_GROUP},
     service::{MachineService, answers},
     tools::Tools,
@@ -44,6 +45,9 @@ pub(crate) async fn ensure_running(
     blocking(move || processes::end_containerd(&hung)).await?;
     progress(&FleetStep::Start { machine: machine.name() });
     write_files(machine)?;
+    if let Some(prepared) = &tools.prepared_images {
+        prepared_images::share(machine, prepared)?;
+    }
     let service = MachineService {
         machine,
         program: "containerd",
@@ -69,7 +73,8 @@ fn write_files(machine: &FleetMachine) -> Result<(), LocalHypervisorError> {
 fn launch(machine: &FleetMachine, tools: &Tools, seen: &[PathBuf], beside: Option<i32>) -> Launch {
     let sources = [machine.run(), machine.lib(), machine.log()];
     let own = OWN.iter().zip(sources).map(|(target, source)| Bind { source, target: target.into() });
-    let hidden = tools.directories.iter().chain(seen).filter(|path| own_of(path).is_some());
+    let hidden =
+        tools.directories.iter().chain(&tools.prepared_images).chain(seen).filter(|path| own_of(path).is_some());
     let seen_again = hidden.map(|path| Bind { source: path.clone(), target: path.clone() });
     Launch {
         host_name: machine.name(),

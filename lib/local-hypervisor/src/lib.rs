@@ -35,6 +35,7 @@ mod mounts;
 mod namespace;
 mod network;
 mod power;
+mod prepared_images;
 mod processes;
 mod progress;
 mod record;

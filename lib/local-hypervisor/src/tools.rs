@@ -9,7 +9,7 @@ use std::{
     process::Command,
 };
 
-use crate::LocalHypervisorError;
+use crate::{LocalHypervisorError, prepared_images::PREPARED};
 
 /// The first containerd that supports the version of the configuration that this crate writes.
 const OLDEST_CONTAINERD: u32 = 2;
@@ -67,6 +67,8 @@ pub(crate) struct Tools {
     pub(crate) containerd: PathBuf,
     /// The real paths of the directories with containerd, its shim and runc.
     pub(crate) directories: Vec<PathBuf>,
+    /// The real path of the images that new machines share, if there are any.
+    pub(crate) prepared_images: Option<PathBuf>,
 }
 
 impl ProgramSearch {
@@ -92,7 +94,8 @@ impl ProgramSearch {
         };
         let mut directories = vec![directory(&containerd)?, directory(&shim)?, directory(&runc)?];
         directories.dedup();
-        Ok(Tools { containerd, directories })
+        let prepared_images = self.cache_bin.parent().and_then(|cache| cache.join(PREPARED).canonicalize().ok());
+        Ok(Tools { containerd, directories, prepared_images })
     }
 
     fn find(&self, name: &str) -> Option<PathBuf> {
