@@ -13,7 +13,7 @@ use keelway_e2e::simulator::{
 };
 
 /// The number of runs in `cargo test`.
-const SEEDS: u64 = 500;
+const SEEDS: u64 = 250;
 /// The number of runs in `make soak`, if `KEELWAY_SEEDS` is not set.
 const SOAK: u64 = 100_000;
 /// The number of runs within which each planted bug must be found.

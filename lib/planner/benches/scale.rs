@@ -8,7 +8,7 @@
     reason = "a benchmark prints for people, and panics if it cannot continue"
 )]
 
-#[path = "../tests/model/mod.rs"]
+#[path = "../tests/model.rs"]
 #[expect(dead_code, reason = "tests need more of it")]
 mod model;
 

@@ -1,11 +1,8 @@
 //! What classes determine for clusters: the machines of components, and the registries of images.
-#![expect(clippy::unwrap_used, reason = "this is all test")]
-
-#[expect(dead_code, reason = "what is placed need not run")]
-mod model;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::model::{hypervisors, identified, mint};
 use keelway_api::{
     ClusterClass, Documents, Secret,
     class::{ClassImagesSpec, ClusterClassSpec},
@@ -16,7 +13,6 @@ use keelway_api::{
     name::{ClusterRef, HypervisorName, PodName},
 };
 use keelway_planner::{CertificateSeen, PassObservation, Plan, machine_configs, plan};
-use model::{hypervisors, identified, mint};
 use proptest::{collection::vec, prelude::*};
 
 const CLUSTER: &str = "\

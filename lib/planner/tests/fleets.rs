@@ -1,10 +1,8 @@
 //! Fleets: what runs, what does not, and with which arguments.
-#![expect(clippy::unwrap_used, reason = "this is all test")]
-
-mod model;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::model::{apply, hypervisors, identified, mint};
 use keelway_api::{
     Documents, argument,
     documents::SecretName,
@@ -17,7 +15,6 @@ use keelway_api::{
 use keelway_planner::{
     CertificateSeen, ComponentHealth, FirstBindings, PassObservation, Plan, invariants, machine_configs, plan,
 };
-use model::{apply, hypervisors, identified, mint};
 
 fn fleet(replicas: u32, more: &str) -> String {
     format!(

@@ -1,9 +1,5 @@
 //! The file of an ingress: where haproxy listens, and its limits in a real haproxy. The limit of one source is smaller there, so that few connections
 //! reach it.
-#![expect(clippy::unwrap_used, reason = "this is all test")]
-
-#[expect(dead_code, reason = "the machines apply no config")]
-mod model;
 
 use std::{
     collections::BTreeMap,
@@ -17,12 +13,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::model::{hypervisors, identified, mint};
 use keelway_api::{
     jiff::Timestamp,
     machine::{ObservedValue, Pod},
 };
 use keelway_planner::{PassObservation, machine_configs, plan};
-use model::{hypervisors, identified, mint};
 use socket2::{Domain, Socket, Type};
 
 const CLUSTER: &str = "\

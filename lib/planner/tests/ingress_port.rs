@@ -1,9 +1,6 @@
 //! The port of ingresses that a Cluster names.
-#![expect(clippy::unwrap_used, reason = "this is all test")]
 
-#[expect(dead_code, reason = "the machines apply no config")]
-mod model;
-
+use crate::model::{hypervisors, identified};
 use keelway_api::{
     Documents,
     document::DocumentName,
@@ -12,7 +9,6 @@ use keelway_api::{
     role::{API, Role},
 };
 use keelway_planner::{PassObservation, Plan, invariants, plan};
-use model::{hypervisors, identified};
 
 fn cluster(name: &str, port: u16) -> String {
     format!(

@@ -1,14 +1,10 @@
 //! The authority of an installation, and the identities that it signs.
-#![expect(clippy::unwrap_used, reason = "this is all test")]
 
-#[expect(dead_code, reason = "nothing runs on these machines")]
-mod model;
-
+use crate::model::{empty, mint};
 use keelway_api::{Documents, jiff::Timestamp, machine::ObservedValue};
 use keelway_planner::{
     MintRequest, PassObservation, Waiting, identify, installation_authority, installation_certificates, plan,
 };
-use model::{empty, mint};
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 

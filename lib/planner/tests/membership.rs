@@ -1,24 +1,14 @@
 //! Changes the members of a store again and again: scaling, drained, silent and lost machines, learners that lag, full databases, orders that are lost,
 //! and a driver that dies between any two steps. Our orders never end a majority, and in the end the members are those of the spec.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "this is all test")]
 
-mod model;
-
-#[path = "membership/corruption.rs"]
 mod corruption;
-#[path = "membership/planted.rs"]
 mod planted;
-#[path = "membership/recovered.rs"]
 mod recovered;
-#[path = "membership/space.rs"]
 mod space;
-#[path = "membership/steps.rs"]
 mod steps;
-#[path = "membership/world.rs"]
-mod world;
 
+use crate::world::{DriverFate, Round, World};
 use proptest::{collection::vec, prelude::*};
-use world::{DriverFate, Round, World};
 
 fn round() -> impl Strategy<Value = Round> {
     let bits = || prop_oneof![5 => Just(0), 1 => (0..6u32).prop_map(|bit| 1 << bit), 1 => any::<u8>()];

@@ -1,10 +1,8 @@
 //! Plans of parts, made one after the other, decide what one plan of all documents decides.
-#![expect(clippy::unwrap_used, reason = "this is all test")]
-
-mod model;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::model::{apply, hypervisors, identified, mint};
 use keelway_api::{
     Documents,
     documents::SecretName,
@@ -16,7 +14,6 @@ use keelway_planner::{
     CertificateSeen, ComponentHealth, Configs, Connections, DesiredPods, FirstBindings, Neighbours, PassObservation,
     PlanScope, ValidatedDocuments, Waves, machine_config, machine_configs, plan, plan_part, term_alone,
 };
-use model::{apply, hypervisors, identified, mint};
 
 const CLUSTERS: [&str; 3] = ["c1", "c2", "c3"];
 

@@ -1,12 +1,10 @@
 //! The condition `Progressing` of a cluster.
-#![expect(clippy::unwrap_used, reason = "this is all test")]
 
-mod model;
-#[path = "progress/store_health.rs"]
 mod store_health;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::model::{apply, hypervisors, identified, mint};
 use keelway_api::{
     ByteString, Cluster, Condition, Documents, Time,
     cluster::KeelwayStatus,
@@ -20,7 +18,6 @@ use keelway_planner::{
     CertificateSeen, ComponentHealth, FirstBindings, MintRequest, PassObservation, Plan, StoreObservation, configure,
     invariants, plan, plan_progress,
 };
-use model::{apply, hypervisors, identified, mint};
 
 const CLUSTER: &str = "\
 apiVersion: keelway.dev/v1alpha1

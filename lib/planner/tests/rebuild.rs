@@ -1,18 +1,10 @@
 //! Stores that lose their quorum for good, and are rebuilt from the member that remains. The driver may die between any two steps.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "this is all test")]
-#![expect(dead_code, reason = "the world is shared with the tests of members")]
 
-mod model;
-
-#[path = "rebuild/gates.rs"]
 mod gates;
-#[path = "rebuild/planted.rs"]
 mod planted;
-#[path = "rebuild/restored.rs"]
 mod restored;
-#[path = "membership/world.rs"]
-mod world;
 
+use crate::world::{DriverFate, Round, World, calm};
 use keelway_api::{
     Time,
     cluster::{EtcdSpec, RemovalReason},
@@ -21,7 +13,6 @@ use keelway_api::{
 };
 use keelway_planner::{Decision, Plan, WaitBlocker};
 use proptest::{collection::vec, prelude::*};
-use world::{DriverFate, Round, World, calm};
 
 fn change_spec(world: &mut World, change: impl FnOnce(&mut EtcdSpec)) {
     change(&mut world.documents.clusters.values_mut().next().unwrap().spec.etcd);

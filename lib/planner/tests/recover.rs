@@ -1,10 +1,8 @@
 //! Documents that were restored from an older backup, and machines that changed since.
-#![expect(clippy::unwrap_used, reason = "this is all test")]
-
-mod model;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::model::{apply, hypervisors, identified, mint};
 use keelway_api::{
     ClusterClass, Documents, Time,
     class::ClusterClassSpec,
@@ -20,7 +18,6 @@ use keelway_planner::{
     Recovery, Remedy, complete_clusters, complete_from_backup, keep_replicas, machine_configs, note_issued, plan,
     recover, refuse,
 };
-use model::{apply, hypervisors, identified, mint};
 
 const CLUSTER: &str = "\
 apiVersion: keelway.dev/v1alpha1

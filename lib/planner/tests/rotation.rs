@@ -1,15 +1,9 @@
 //! Rotations of keys, on machines that fail and return, by drivers that die between any two steps. No component ever uses a key that another one does
 //! not verify.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "this is all test")]
-#![expect(dead_code, reason = "the world is shared with the tests of members")]
-
-mod model;
-
-#[path = "membership/world.rs"]
-mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::world::{DriverFate, Round, World, calm};
 use keelway_api::{
     ByteString, Cluster, Documents, Time,
     documents::SecretName,
@@ -21,7 +15,6 @@ use keelway_api::{
 };
 use keelway_planner::{MintRequest, Plan, SecretRewrite, WaitBlocker, invariants};
 use proptest::{collection::vec, prelude::*};
-use world::{DriverFate, Round, World, calm};
 
 const KEY: RotatedKey = RotatedKey::ServiceAccount;
 const ENCRYPTION: RotatedKey = RotatedKey::Encryption;

@@ -1,11 +1,9 @@
 //! Changes the numbers of API servers and ingresses again and again, on machines that fail and return. No ingress ever sends connections to
 //! an API server that is removed, and in the end all numbers are as in the spec.
-#![expect(clippy::unwrap_used, reason = "this is all test")]
-
-mod model;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::model::{apply, empty, hypervisors, identified, mint};
 use keelway_api::{
     ByteString, Component, Documents, Secret, Shared, argument,
     cluster::LocalSecretReference,
@@ -23,7 +21,6 @@ use keelway_planner::{
     CertificateSeen, ComponentHealth, FirstBindings, PassObservation, Plan, SecretContents, WaitBlocker, WaitKind,
     Waiting, holds, invariants, machine_configs, plan,
 };
-use model::{apply, empty, hypervisors, identified, mint};
 use proptest::{collection::vec, prelude::*};
 
 const CLUSTER: &str = "\

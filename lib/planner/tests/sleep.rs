@@ -1,10 +1,8 @@
 //! Clusters that fall asleep, sleep and wake up. Machines may be away, and a driver may die after any save.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "this is all test")]
-
-mod model;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::model::{apply, hypervisors, identified, mint};
 use keelway_api::{
     Cluster, Condition, Documents, Time,
     cluster::EtcdStatus,
@@ -21,7 +19,6 @@ use keelway_planner::{
     CertificateSeen, ComponentHealth, Decision, FirstBindings, MintRequest, PassObservation, Plan, Probe, configure,
     invariants, next_snapshot, plan, plan_progress, probes,
 };
-use model::{apply, hypervisors, identified, mint};
 
 const CLUSTER: &str = "\
 apiVersion: keelway.dev/v1alpha1

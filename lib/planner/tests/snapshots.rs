@@ -1,7 +1,5 @@
 //! When snapshots are due, and what is recorded of them.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by it")]
-
 use keelway_api::{
     Cluster, Time, condition,
     jiff::Timestamp,

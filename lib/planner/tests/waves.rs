@@ -1,5 +1,4 @@
 //! Which clusters are upgraded to a new release of Keelway next.
-#![expect(clippy::unwrap_used, reason = "this is all test")]
 
 use keelway_api::{Documents, name::ClusterRef, release::KEELWAY};
 use keelway_planner::Waves;

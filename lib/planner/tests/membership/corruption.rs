@@ -3,10 +3,8 @@
 use keelway_api::{membership::MembershipReason, store_observation::MemberId};
 use keelway_planner::{StoreOrder, WaitBlocker};
 
-use super::{
-    steps::{kinds, settle},
-    world::{World, calm},
-};
+use super::steps::{kinds, settle};
+use crate::world::{World, calm};
 
 fn id_of(world: &World, member: &str) -> MemberId {
     world.status().members[&member.parse().unwrap()].id.parse().unwrap()

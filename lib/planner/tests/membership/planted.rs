@@ -6,7 +6,7 @@ use keelway_api::{
 };
 use keelway_planner::{PassObservation, Plan, StoreOrder, invariants};
 
-use super::world::{Round, World, calm};
+use crate::world::{Round, World, calm};
 
 /// A plan of a drain of the leader that is about to do this, with its observation.
 fn before(world: &mut World, is_due: impl Fn(&StoreOrder) -> bool) -> (Plan, PassObservation) {

@@ -11,10 +11,8 @@ use keelway_api::{
 use keelway_planner::{DifferenceKind, Recovery, Remedy};
 use proptest::{collection::vec, prelude::*};
 
-use super::{
-    round,
-    world::{Round, World, calm},
-};
+use super::round;
+use crate::world::{Round, World, calm};
 
 fn ids(store: &EtcdStatus) -> Vec<(ComponentName, MemberId)> {
     store.staying_members().map(|(name, member)| (name.clone(), member.id.parse().unwrap())).collect()

@@ -3,10 +3,8 @@
 use keelway_api::membership::MembershipReason;
 use keelway_planner::{StoreOrder, WaitBlocker, invariants};
 
-use super::{
-    steps::{kinds, settle},
-    world::{DriverFate, Round, World, calm},
-};
+use super::steps::{kinds, settle};
+use crate::world::{DriverFate, Round, World, calm};
 
 /// Lets clients write new data and replaced data, in percent of the quota.
 fn write(world: &mut World, new: u64, replaced: u64) {

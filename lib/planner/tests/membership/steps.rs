@@ -2,7 +2,7 @@
 
 use keelway_planner::{StoreOrder, WaitBlocker};
 
-use super::world::{Round, World, calm};
+use crate::world::{Round, World, calm};
 
 pub(super) fn kinds(world: &World) -> Vec<String> {
     let kind = |order: &StoreOrder| match order {

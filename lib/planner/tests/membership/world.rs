@@ -19,7 +19,7 @@ use keelway_planner::{
     rewrites_secrets, store_model::StoreModel,
 };
 
-use super::model::{apply, hypervisors, identified, mint};
+use crate::model::{apply, hypervisors, identified, mint};
 
 /// The events of one round.
 #[derive(Debug, Clone)]

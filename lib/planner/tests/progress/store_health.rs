@@ -5,7 +5,7 @@ use keelway_planner::{
     DatabaseSize, ListedMember, MemberAlarm, MemberId, MemberReport, StoreObservation, has_store, lag, needs_store,
 };
 
-use crate::World;
+use super::World;
 
 /// A store of three members that all work. Its first member leads.
 fn healthy(world: &mut World) -> StoreObservation {

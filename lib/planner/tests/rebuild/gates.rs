@@ -7,10 +7,8 @@ use keelway_api::{
     store_rebuild::{EtcdRecovery, QuorumRecovery},
 };
 
-use super::{
-    annotate, change_spec, kill, lost_quorum, pass_twice, phase, request, without_quorum,
-    world::{Round, World, calm},
-};
+use super::{annotate, change_spec, kill, lost_quorum, pass_twice, phase, request, without_quorum};
+use crate::world::{Round, World, calm};
 
 /// What the next passes wait for, none of which rebuilds anything.
 fn blocked(world: &mut World, round: &Round) -> String {

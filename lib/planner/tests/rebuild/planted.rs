@@ -3,10 +3,8 @@
 use keelway_api::{cluster::EtcdStatus, store_rebuild::RebuildPhase};
 use keelway_planner::{PassObservation, Plan, invariants};
 
-use super::{
-    annotate, change_spec, kill, pass_twice, phase, request, without_quorum,
-    world::{World, calm},
-};
+use super::{annotate, change_spec, kill, pass_twice, phase, request, without_quorum};
+use crate::world::{World, calm};
 
 /// A rebuild that has reached this phase.
 fn at(wanted: RebuildPhase) -> World {

@@ -1,9 +1,7 @@
 //! Stores that are restored from a snapshot. The driver may die between any two steps.
 
-use super::{
-    change_spec, fate, kill, phase,
-    world::{Round, World, calm},
-};
+use super::{change_spec, fate, kill, phase};
+use crate::world::{Round, World, calm};
 use keelway_api::{
     Time,
     restore::RestoreSpec,

@@ -1,5 +1,4 @@
 //! Machines that apply their configs at once, and placeholders for keys.
-#![expect(clippy::unwrap_used, reason = "this is all test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 
