@@ -28,9 +28,9 @@ pub use recorded::{RecordedLoad, RecordedReport};
 /// The time for which a client retries. The documentation of ingresses states it.
 pub const WINDOW: Duration = Duration::from_secs(15);
 
-/// The paths of the object that is written and read, and of the watch.
-const OBJECT: &str = "/api/v1/namespaces/default/configmaps/load";
-const WATCH: &str = "/api/v1/namespaces/default/configmaps?watch=1&fieldSelector=metadata.name%3Dload";
+/// The paths of the object that is written and read, and of the watch. It is a Lease, because policies of Keelway check each write of one.
+const OBJECT: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases/load";
+const WATCH: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases?watch=1&fieldSelector=metadata.name%3Dload";
 /// The pause between two requests of one worker. All workers together send at most 60 requests per second, so that API servers have time left for
 /// what a test does to them.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -222,10 +222,10 @@ impl LoadState {
     /// Writes with server-side apply, so that a repeated request has no further effect.
     async fn write(&self, kept: &mut KeepAliveConnection, number: u64) {
         let body = json!({
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
             "metadata": { "name": "load" },
-            "data": { "number": number.to_string() },
+            "spec": { "holderIdentity": number.to_string() },
         });
         let path = format!("{OBJECT}?fieldManager=load&force=true");
         if self.request(kept, Method::PATCH, &path, &body.to_string()).await.is_some() {
@@ -305,5 +305,5 @@ impl LoadState {
 }
 
 fn number(object: &Value) -> Option<u64> {
-    object["data"]["number"].as_str()?.parse().ok()
+    object["spec"]["holderIdentity"].as_str()?.parse().ok()
 }

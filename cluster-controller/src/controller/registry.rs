@@ -1,27 +1,37 @@
-//! The list of workers that may have a Node, which an admission policy reads.
+//! The list of workers that may have a Node, which admission policies read.
+//!
+//! It is a ConfigMap. For up to half a minute after its start, an API server does not know custom kinds in policies, and refuses every request that
+//! such a policy matches. It always knows its own kinds.
 
-use std::{future::ready, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::ready, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::select};
-use keelway_api::worker::{
-    ALLOCATION, CERTIFICATE_ID, NodeAllocation, NodeAllocationSpec, WireGuardPeer, WorkerIdentity,
-};
+use k8s_openapi::api::core::v1::ConfigMap;
+use keelway_api::worker::{WireGuardPeer, WorkerIdentity};
 use keelway_component::requests::ignore_conflict;
 use kube::{
     Api, ResourceExt,
-    api::PostParams,
+    api::{Patch, PatchParams},
+    core::ObjectMeta,
     runtime::{WatchStreamExt, reflector, watcher},
 };
 use tokio::time::timeout;
 
-use super::{ControllerContext, ControllerError};
+use super::{ControllerContext, ControllerError, MANAGER};
+
+/// The namespace and the name of the ConfigMap.
+pub(super) const ALLOCATION: (&str, &str) = ("kube-system", "keelway-node-allocation");
+/// The prefix of keys whose value is the addresses of the Node with the name after it, separated by commas.
+pub(super) const NODE: &str = "node.";
+/// The prefix of keys for a certificate that is revoked. The digits of its fingerprint follow, and the value is its expiry.
+pub(super) const REVOKED: &str = "revoked.";
 
 /// The pause before a failed write of the list is retried.
 const AGAIN: Duration = Duration::from_secs(1);
 
 enum RegistryEvent {
     Peers,
-    List(Option<Box<NodeAllocation>>),
+    List(Option<Box<ConfigMap>>),
 }
 
 /// Logs the first of consecutive failures of a watch. The watch is retried with growing pauses.
@@ -66,13 +76,13 @@ pub(super) async fn run(context: Arc<ControllerContext>) {
         .reflect(writer)
         .filter_map(move |event| ready(identities_said.passed(event).map(|_| RegistryEvent::Peers)));
     let changes = select(changes, others);
-    let lists = Api::<NodeAllocation>::all(context.client.clone());
-    let list = watcher::watch_object(lists.clone(), ALLOCATION).default_backoff();
+    let lists = Api::<ConfigMap>::namespaced(context.client.clone(), ALLOCATION.0);
+    let list = watcher::watch_object(lists.clone(), ALLOCATION.1).default_backoff();
     let mut list_said = WatchFailureLog::new("the list of workers");
     let list = list
         .filter_map(move |event| ready(list_said.passed(event).map(|list| RegistryEvent::List(list.map(Box::new)))));
     let mut notices = Box::pin(select(changes, list));
-    let mut seen: Option<Option<Box<NodeAllocation>>> = None;
+    let mut seen: Option<Option<Box<ConfigMap>>> = None;
     let mut is_behind = false;
     loop {
         let next = if is_behind { timeout(AGAIN, notices.next()).await } else { Ok(notices.next().await) };
@@ -88,7 +98,7 @@ pub(super) async fn run(context: Arc<ControllerContext>) {
         }
         let (peers, identities) = (peers.state(), identities.state());
         let wanted = entries(peers.iter().map(AsRef::as_ref), identities.iter().map(AsRef::as_ref));
-        is_behind = current.as_ref().is_none_or(|list| list.spec != wanted);
+        is_behind = current.as_ref().is_none_or(|list| list.data.as_ref().unwrap_or(&BTreeMap::new()) != &wanted);
         if is_behind && let Err(error) = write(&lists, current.as_deref(), wanted, &context).await {
             context.metrics.count_failure();
             let error = format!("{:#}", anyhow::Error::from(error));
@@ -109,43 +119,39 @@ where
 fn entries<'a>(
     peers: impl IntoIterator<Item = &'a WireGuardPeer>,
     identities: impl IntoIterator<Item = &'a WorkerIdentity>,
-) -> NodeAllocationSpec {
-    let entry = |peer: &WireGuardPeer| {
+) -> BTreeMap<String, String> {
+    let node = |peer: &WireGuardPeer| {
         let addresses = &peer.status.as_ref()?.addresses;
-        (!addresses.is_empty()).then(|| (peer.name_any(), addresses.clone()))
+        (!addresses.is_empty()).then(|| (format!("{NODE}{}", peer.name_any()), addresses.join(",")))
     };
     let revoked = identities.into_iter().flat_map(|identity| &identity.spec.revoked);
-    let revoked = revoked.filter_map(|one| {
-        let id = one.id.as_ref()?;
-        Some((format!("{CERTIFICATE_ID}{id}"), one.until.0.to_string()))
-    });
-    NodeAllocationSpec { nodes: peers.into_iter().filter_map(entry).collect(), revoked: revoked.collect() }
+    let revoked = revoked.filter_map(|one| Some((format!("{REVOKED}{}", one.id.as_ref()?), one.until.0.to_string())));
+    peers.into_iter().filter_map(node).chain(revoked).collect()
 }
 
 async fn write(
-    lists: &Api<NodeAllocation>,
-    current: Option<&NodeAllocation>,
-    wanted: NodeAllocationSpec,
+    lists: &Api<ConfigMap>,
+    current: Option<&ConfigMap>,
+    wanted: BTreeMap<String, String>,
     context: &ControllerContext,
 ) -> Result<(), ControllerError> {
     context.fence.check()?;
-    let parameters = PostParams::default();
-    let written = async {
-        match current {
-            Some(current) => {
-                let list = NodeAllocation { spec: wanted, ..current.clone() };
-                lists.replace(ALLOCATION, &parameters, &list).await
-            }
-            None => lists.create(&parameters, &NodeAllocation::new(ALLOCATION, wanted)).await,
-        }
+    let list = ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(ALLOCATION.1.to_owned()),
+            resource_version: current.and_then(ResourceExt::resource_version),
+            ..ObjectMeta::default()
+        },
+        data: Some(wanted),
+        ..ConfigMap::default()
     };
+    let (parameters, patch) = (PatchParams::apply(MANAGER).force(), Patch::Apply(&list));
+    let written = lists.patch(ALLOCATION.1, &parameters, &patch);
     Ok(ignore_conflict("write the list", written).await.map(drop)?)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
     use keelway_api::worker::{ApprovedCertificate, WireGuardPeerSpec, WireGuardPeerStatus, WorkerIdentitySpec};
 
@@ -161,8 +167,7 @@ mod tests {
         };
         let peers = [peer("w1", &["100.80.0.17", "fd00::11"]), peer("w2", &[])];
         let listed = entries(&peers, []);
-        let addresses = vec!["100.80.0.17".to_owned(), "fd00::11".to_owned()];
-        assert_eq!(listed.nodes, BTreeMap::from([("w1".to_owned(), addresses)]));
+        assert_eq!(listed, BTreeMap::from([("node.w1".to_owned(), "100.80.0.17,fd00::11".to_owned())]));
     }
 
     #[test]
@@ -178,6 +183,6 @@ mod tests {
             ..WorkerIdentitySpec::default()
         };
         let listed = entries([], [&WorkerIdentity::new("w1", spec)]);
-        assert_eq!(listed.revoked.into_keys().collect::<Vec<_>>(), ["X509SHA256=former"]);
+        assert_eq!(listed.into_keys().collect::<Vec<_>>(), ["revoked.former"]);
     }
 }

@@ -6,7 +6,7 @@ use k8s_openapi::api::{
     authentication::v1::TokenRequest,
     core::v1::{ConfigMap, Pod, Secret, ServiceAccount},
 };
-use keelway_api::worker::{AddressClaim, NodeAllocation, Tombstone, WorkerIdentity};
+use keelway_api::worker::{AddressClaim, Tombstone, WorkerIdentity};
 use kube::{
     Api, Client, Resource,
     api::{ListParams, PostParams},
@@ -37,7 +37,7 @@ pub(crate) async fn what_is_not_a_workers(plane: &Plane, admin: &Client) {
         reads_none::<WorkerIdentity>(&Api::all(who.clone()), "w5").await;
         reads_none::<AddressClaim>(&Api::all(who.clone()), "v4-64500011").await;
         reads_none::<Tombstone>(&Api::all(who.clone()), "w2").await;
-        reads_none::<NodeAllocation>(&Api::all(who.clone()), "workers").await;
+        reads_none::<ConfigMap>(&Api::namespaced(who.clone(), "kube-system"), "keelway-node-allocation").await;
         let accounts = Api::<ServiceAccount>::namespaced(who.clone(), "default");
         let asked = accounts.create_token_request(KEPT, &create, &TokenRequest::default()).await;
         refused("a token of a ServiceAccount that no pod here has", asked);

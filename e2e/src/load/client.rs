@@ -49,6 +49,13 @@ pub(super) struct KeepAliveConnection {
     sender: Option<SendRequest<Full<Bytes>>>,
 }
 
+/// An attempt without a successful response.
+pub(super) struct FailedAttempt {
+    why: String,
+    /// The server refused the request, so that a client does not send it again.
+    is_refused: bool,
+}
+
 pub(super) struct RequestResult {
     pub(super) answer: Result<Value, String>,
     pub(super) retries: usize,
@@ -115,16 +122,17 @@ impl LoadClient {
         method: &Method,
         path: &str,
         body: &str,
-    ) -> Result<Value, String> {
+    ) -> Result<Value, FailedAttempt> {
         let tried = timeout(TRY, self.once(kept, method, path, body)).await;
-        let why = match tried {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) => format!("{error:#}"),
-            Err(_) => format!("no answer within {TRY:?}"),
+        let failed = match tried {
+            Ok(Ok(Ok(value))) => return Ok(value),
+            Ok(Ok(Err(failed))) => failed,
+            Ok(Err(error)) => FailedAttempt { why: format!("{error:#}"), is_refused: false },
+            Err(_) => FailedAttempt { why: format!("no answer within {TRY:?}"), is_refused: false },
         };
         kept.sender = None;
         kept.turn += 1;
-        Err(why)
+        Err(failed)
     }
 
     async fn once(
@@ -133,7 +141,7 @@ impl LoadClient {
         method: &Method,
         path: &str,
         body: &str,
-    ) -> anyhow::Result<Value> {
+    ) -> anyhow::Result<Result<Value, FailedAttempt>> {
         if kept.sender.as_ref().is_none_or(SendRequest::is_closed) {
             kept.sender = Some(self.connect(kept.turn).await?);
         }
@@ -143,8 +151,11 @@ impl LoadClient {
         let text = answer.into_body().collect().await?.to_bytes();
         let is_good = matches!(status, StatusCode::OK | StatusCode::CREATED)
             || (*method == Method::DELETE && status == StatusCode::NOT_FOUND);
-        ensure!(is_good, "{status}: {}", String::from_utf8_lossy(&text));
-        Ok(serde_json::from_slice(&text)?)
+        if !is_good {
+            let why = format!("{status}: {}", String::from_utf8_lossy(&text));
+            return Ok(Err(FailedAttempt { why, is_refused: is_refusal(status) }));
+        }
+        Ok(Ok(serde_json::from_slice(&text)?))
     }
 
     pub(super) async fn watch(&self, turn: usize, path: &str) -> anyhow::Result<WatchLines> {
@@ -189,22 +200,28 @@ impl WatchLines {
     }
 }
 
-/// Repeats an attempt with back-off until one succeeds or the window ends.
+/// Whether a response means that the request is wrong, or not allowed. What is absent, in conflict or too much can be different a moment later.
+fn is_refusal(status: StatusCode) -> bool {
+    let passes = [StatusCode::NOT_FOUND, StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS];
+    status.is_client_error() && !passes.contains(&status)
+}
+
+/// Repeats an attempt with back-off until one succeeds, is refused, or the window ends.
 pub(super) async fn retry(
     kept: &mut KeepAliveConnection,
     window: Duration,
-    mut attempt: impl AsyncFnMut(&mut KeepAliveConnection) -> Result<Value, String>,
+    mut attempt: impl AsyncFnMut(&mut KeepAliveConnection) -> Result<Value, FailedAttempt>,
 ) -> RequestResult {
     let started = Instant::now();
     let mut retries = 0;
     let mut pause = PAUSE;
     loop {
-        let why = match attempt(kept).await {
+        let failed = match attempt(kept).await {
             Ok(value) => return RequestResult { answer: Ok(value), retries },
-            Err(why) => why,
+            Err(failed) => failed,
         };
-        if started.elapsed() + pause > window {
-            return RequestResult { answer: Err(why), retries };
+        if failed.is_refused || started.elapsed() + pause > window {
+            return RequestResult { answer: Err(failed.why), retries };
         }
         retries += 1;
         tokio::time::sleep(pause).await;

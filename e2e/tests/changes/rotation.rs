@@ -1,7 +1,5 @@
 //! Keys that are rotated under load.
 
-use std::cell::RefCell;
-
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
     documents::SecretName,
@@ -97,18 +95,9 @@ fn phases(plane: &Plane<'_>) -> [Option<RotationPhase>; 2] {
     RotatedKey::ALL.map(|key| plane.cluster().rotation(key).map(|rotation| rotation.phase))
 }
 
-/// Returns a new token. An API server that has just started refuses to issue any: it does not know the kind of a policy's parameters yet
-/// (docs/upgrades.md).
+/// Returns a new token. An API server that has just started issues it, too.
 fn token(plane: &Plane<'_>) -> String {
-    let issued = RefCell::new(None);
-    deadline::until("a token is issued", deadline::KUBERNETES, || {
-        let asked = plane.kubectl.run(&["create", "token", "default", "--duration", "2h"]);
-        let is_issued = asked.code() == 0;
-        assert!(is_issued || asked.stderr.contains("paramKind"), "{}", asked.stderr);
-        issued.replace(is_issued.then(|| asked.text().trim().to_owned()));
-        is_issued
-    });
-    issued.take().unwrap()
+    plane.kubectl.run(&["create", "token", "default", "--duration", "2h"]).succeeded().text().trim().to_owned()
 }
 
 /// The token controller writes it a moment after the Secret.

@@ -72,7 +72,7 @@ fn kubectl(keelway: &Keelway, text: &[u8]) -> Kubectl {
 /// The number that the load wrote last.
 fn number(kubectl: &Kubectl) -> u64 {
     let read = || {
-        let found = kubectl.run(&["get", "configmap", "load", "-o", "jsonpath={.data.number}"]);
+        let found = kubectl.run(&["get", "lease", "load", "-o", "jsonpath={.spec.holderIdentity}"]);
         (found.code() == 0).then(|| found.text().parse::<u64>().unwrap())
     };
     deadline::until("the API serves", deadline::KUBERNETES, || read().is_some());

@@ -25,9 +25,7 @@ use serde_json::{Value as Json, json};
 
 use crate::{
     Cluster, ClusterClass, Component, Hypervisor,
-    worker::{
-        AddressClaim, CLUSTER_CONTROLLER_MANAGER, MANAGED_BY, NodeAllocation, Tombstone, WireGuardPeer, WorkerIdentity,
-    },
+    worker::{AddressClaim, CLUSTER_CONTROLLER_MANAGER, MANAGED_BY, Tombstone, WireGuardPeer, WorkerIdentity},
 };
 
 /// Returns the definitions that a management cluster needs for the documents, by kind.
@@ -86,8 +84,7 @@ pub fn manifest(definition: &CustomResourceDefinition) -> String {
 /// server-side apply, so that a field that a later release drops is removed.
 #[must_use]
 pub fn worker_crds() -> Vec<CustomResourceDefinition> {
-    let mut all =
-        vec![AddressClaim::crd(), NodeAllocation::crd(), Tombstone::crd(), WireGuardPeer::crd(), WorkerIdentity::crd()];
+    let mut all = vec![AddressClaim::crd(), Tombstone::crd(), WireGuardPeer::crd(), WorkerIdentity::crd()];
     for definition in &mut all {
         let labels = definition.metadata.labels.get_or_insert_default();
         labels.insert(MANAGED_BY.to_owned(), CLUSTER_CONTROLLER_MANAGER.to_owned());
@@ -97,4 +94,4 @@ pub fn worker_crds() -> Vec<CustomResourceDefinition> {
 
 /// The digest of [`worker_crds`]. It is a constant because each pass needs it, even a pass without work. Building the definitions from their types
 /// would be more expensive.
-pub const WORKER_CRDS_DIGEST: &str = "bd24e689627d36ae6c9012e058caf55ff062ad4797474633541c90651bdad9c3";
+pub const WORKER_CRDS_DIGEST: &str = "ae2ac2ed49e08c4827b7dceda2304c61178a3732ed247d3193942bb8b48552a9";

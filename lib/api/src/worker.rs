@@ -4,7 +4,6 @@
 
 mod address_claim;
 mod information;
-mod node_allocation;
 mod node_name;
 mod renewal;
 mod tombstone;
@@ -16,7 +15,6 @@ pub use information::{
     AUTHORITIES_KEY, ApiAddress, CNI_FILE, ClusterInformation, CniInformation, GatewayInformation, INFORMATION,
     INFORMATION_KEY, IngressEndpoint, KubeProxyInformation,
 };
-pub use node_allocation::{ALLOCATION, NodeAllocation, NodeAllocationSpec};
 pub use node_name::{LONGEST_NODE_NAME, NodeNameFault, check_node_name};
 pub use renewal::{
     EXPIRED_CERTIFICATE, GATEWAY_USER, LONGEST_RENEWAL, RENEWAL_PROTOCOL, RENEWAL_SIGNATURE, RenewalRequest,

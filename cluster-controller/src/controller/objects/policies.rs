@@ -1,9 +1,12 @@
 //! Limits what workers may write, with ValidatingAdmissionPolicies.
 
-use keelway_api::worker::{ALLOCATION, BOOTSTRAPPERS, CREDENTIAL_ID, GATEWAY_USER, LONGEST_NODE_NAME};
+use keelway_api::worker::{BOOTSTRAPPERS, CERTIFICATE_ID, CREDENTIAL_ID, GATEWAY_USER, LONGEST_NODE_NAME};
 use serde_json::{Value, json};
 
-use super::super::csr::{CLIENT_SIGNER, NODES, SERVING_SIGNER};
+use super::super::{
+    csr::{CLIENT_SIGNER, NODES, SERVING_SIGNER},
+    registry::{ALLOCATION, NODE, REVOKED},
+};
 
 /// The largest certificate request, in bytes. Requests of kubelets have about 500, and one with a key of 8192 bits has 3000.
 const LARGEST_REQUEST: usize = 8192;
@@ -41,7 +44,7 @@ fn requests() -> [Value; 2] {
         { "name": "isNode", "expression": format!("'{NODES}' in request.userInfo.groups") },
         { "name": "isGateway", "expression": format!("request.userInfo.username == '{GATEWAY_USER}'") },
     ]);
-    let [mut policy, binding] = policy("keelway-requests", &rules, &variables, &validations, None);
+    let [mut policy, binding] = policy("keelway-requests", &rules, &variables, &validations, false);
     policy["spec"]["matchConditions"] = json!([{
         "name": "by-a-worker",
         "expression": format!("'{NODES}' in request.userInfo.groups || '{BOOTSTRAPPERS}' in request.userInfo.groups || request.userInfo.username == '{GATEWAY_USER}'"),
@@ -75,11 +78,11 @@ fn current() -> [Value; 2] {
         "expression": format!("has(request.userInfo.extra) && {id} in request.userInfo.extra ? request.userInfo.extra[{id}] : []"),
     }]);
     let validations = json!([{
-        "expression": "!has(params.spec.revoked) || !variables.ids.exists(id, id in params.spec.revoked)",
+        "expression": format!("!has(params.data) || !variables.ids.exists(id, id.replace('{CERTIFICATE_ID}', '{REVOKED}') in params.data)"),
         "messageExpression": "request.userInfo.username + ' left the cluster, and its certificate is revoked; run `keelway node forget`, and join with a token'",
         "reason": "Forbidden",
     }]);
-    let [policy, mut binding] = policy("keelway-current", &rules, &variables, &validations, Some(ALLOCATION));
+    let [policy, mut binding] = policy("keelway-current", &rules, &variables, &validations, true);
     // Without a list, no certificate is revoked.
     binding["spec"]["paramRef"]["parameterNotFoundAction"] = json!("Allow");
     [policy, binding]
@@ -114,13 +117,14 @@ fn own_peer() -> [Value; 2] {
         "name": "name",
         "expression": "request.operation == 'DELETE' ? oldObject.metadata.name : object.metadata.name",
     }]);
-    policy("keelway-own-peer", &rules, &variables, &validations, None)
+    policy("keelway-own-peer", &rules, &variables, &validations, false)
 }
 
 /// A Node needs a peer with its name, and may have only that peer's addresses.
 fn own_node() -> [Value; 2] {
     let variables = json!([
-        { "name": "allocated", "expression": "has(params.spec.nodes) && object.metadata.name in params.spec.nodes ? params.spec.nodes[object.metadata.name] : []" },
+        { "name": "key", "expression": format!("'{NODE}' + object.metadata.name") },
+        { "name": "allocated", "expression": "has(params.data) && variables.key in params.data ? params.data[variables.key].split(',') : []" },
         { "name": "addresses", "expression": "has(object.status) && has(object.status.addresses) ? object.status.addresses.filter(a, a.type in ['InternalIP', 'ExternalIP']).map(a, a.address) : []" },
     ]);
     let validations = json!([
@@ -135,7 +139,7 @@ fn own_node() -> [Value; 2] {
             "reason": "Forbidden",
         },
     ]);
-    policy("keelway-own-node", &nodes(), &variables, &validations, Some(ALLOCATION))
+    policy("keelway-own-node", &nodes(), &variables, &validations, true)
 }
 
 /// Only kube-controller-manager assigns pod ranges.
@@ -149,7 +153,7 @@ fn no_pod_ranges() -> [Value; 2] {
         "message": "a worker must not set or change the ranges of its pods",
         "reason": "Forbidden",
     }]);
-    policy("keelway-no-pod-ranges", &nodes(), &variables, &validations, None)
+    policy("keelway-no-pod-ranges", &nodes(), &variables, &validations, false)
 }
 
 fn ranges(object: &str) -> String {
@@ -167,8 +171,8 @@ fn nodes() -> Value {
     }])
 }
 
-/// Builds a policy for requests of nodes, and its binding.
-fn policy(name: &str, rules: &Value, variables: &Value, validations: &Value, parameters: Option<&str>) -> [Value; 2] {
+/// Builds a policy for requests of nodes, and its binding. `params` is the list of workers, if the policy reads it.
+fn policy(name: &str, rules: &Value, variables: &Value, validations: &Value, reads_workers: bool) -> [Value; 2] {
     let mut policy = json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicy",
@@ -187,9 +191,11 @@ fn policy(name: &str, rules: &Value, variables: &Value, validations: &Value, par
         "metadata": { "name": name },
         "spec": { "policyName": name, "validationActions": ["Deny"] },
     });
-    if let Some(parameters) = parameters {
-        policy["spec"]["paramKind"] = json!({ "apiVersion": "keelway.dev/v1alpha1", "kind": "NodeAllocation" });
-        binding["spec"]["paramRef"] = json!({ "name": parameters, "parameterNotFoundAction": "Deny" });
+    if reads_workers {
+        let (namespace, name) = ALLOCATION;
+        policy["spec"]["paramKind"] = json!({ "apiVersion": "v1", "kind": "ConfigMap" });
+        binding["spec"]["paramRef"] =
+            json!({ "namespace": namespace, "name": name, "parameterNotFoundAction": "Deny" });
     }
     [policy, binding]
 }

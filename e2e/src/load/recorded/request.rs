@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{RecordedLoadState, history::RecordedHistory};
 use crate::{
     linearizability::{ListAction, RegisterAction, TimedAction},
-    load::{KeepAliveConnection, client::retry, number},
+    load::{KeepAliveConnection, client::retry},
 };
 
 /// How long a request is retried: all members may be killed at once, and then no API server responds until a majority works again.
@@ -130,4 +130,8 @@ impl RecordedLoadState {
         self.recorded().0.count(what, &asked, started.elapsed());
         done
     }
+}
+
+fn number(object: &Value) -> Option<u64> {
+    object["data"]["number"].as_str()?.parse().ok()
 }
