@@ -3,7 +3,7 @@
 //! `containerd/KEY/` of the cache is such a root, and `containerd/current` links to the newest. It never changes, because machines link to its layers.
 //! The next one begins as a copy, with hard links, and imports only what differs.
 
-use std::fs::{self, DirEntry};
+use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::UnixDatagram;
@@ -40,7 +40,7 @@ pub(crate) fn refresh(cache: &Cache, progress: ProgressOutput) -> Result<()> {
     }
     let lock = cache.lock(|| progress.print("waiting for another run"))?;
     let archives = archives(cache)?;
-    let content: String = archives.iter().map(|(name, recipe)| format!("{name} {recipe}\n")).collect();
+    let content = archives.iter().map(|(name, recipe)| format!("{name} {recipe}\n")).collect::<Vec<_>>().concat();
     let roots = cache.file(ROOTS);
     let (current, root) = (roots.join(CURRENT), roots.join(&sha256(content.as_bytes())[..16]));
     if fs::read_to_string(current.join(CONTENT)).is_ok_and(|found| found == content) {
@@ -57,10 +57,11 @@ pub(crate) fn refresh(cache: &Cache, progress: ProgressOutput) -> Result<()> {
         cache::remove(&scratch)?;
         made?;
     }
+    let previous = fs::read_link(&current).unwrap_or_default();
     let link = roots.join("next");
     drop(fs::remove_file(&link));
     symlink(&root, &link).and_then(|()| fs::rename(&link, &current)).context("link prepared images")?;
-    remove_others(&roots, &root, &lock)
+    remove_others(&roots, &[root, previous, current], &lock)
 }
 
 /// Returns the archives of the cache, each with the digest of its recipe.
@@ -157,8 +158,8 @@ impl Drop for RunningContainerd {
     }
 }
 
-/// Removes all roots but one. While there are local hypervisors, they may link to any of them.
-fn remove_others(roots: &Path, kept: &Path, _lock: &CacheLock) -> Result<()> {
+/// Removes all roots but these. Tests may link to the previous one. While there are local hypervisors, they may link to any.
+fn remove_others(roots: &Path, kept: &[PathBuf], _lock: &CacheLock) -> Result<()> {
     let is_used = match fs::read_dir(LOCAL_HYPERVISORS) {
         Ok(mut fleets) => fleets.next().is_some(),
         Err(error) => error.kind() != ErrorKind::NotFound,
@@ -166,9 +167,11 @@ fn remove_others(roots: &Path, kept: &Path, _lock: &CacheLock) -> Result<()> {
     if is_used {
         return Ok(());
     }
-    let is_other = |entry: &DirEntry| entry.path() != kept && entry.file_name() != CURRENT;
-    for entry in fs::read_dir(roots).context("list prepared images")?.flatten().filter(is_other) {
-        cache::remove(&entry.path())?;
+    for entry in fs::read_dir(roots).context("list prepared images")? {
+        let path = entry?.path();
+        if !kept.contains(&path) {
+            cache::remove(&path)?;
+        }
     }
     Ok(())
 }

@@ -3,7 +3,11 @@
 
 use std::{fs, os::unix::fs::symlink, path::Path};
 
-use crate::{LocalHypervisorError, files::make_dir, fleet::FleetMachine};
+use crate::{
+    LocalHypervisorError,
+    files::{make_dir, remove_tree},
+    fleet::FleetMachine,
+};
 
 /// The path of the prepared images, relative to the cache.
 pub(crate) const PREPARED: &str = "containerd/current";
@@ -15,12 +19,13 @@ const DATABASES: [&str; 2] =
 const CONTENT: [&str; 2] =
     ["io.containerd.content.v1.content/blobs/sha256", "io.containerd.snapshotter.v1.overlayfs/snapshots"];
 
-/// Gives a machine without a containerd root the images.
+/// Gives a machine without a containerd root the images. The root is there as a whole or not at all.
 pub(crate) fn share(machine: &FleetMachine, prepared: &Path) -> Result<(), LocalHypervisorError> {
-    let root = machine.lib().join("containerd");
-    if root.exists() {
+    let (whole, root) = (machine.lib().join("containerd"), machine.lib().join("containerd.new"));
+    if whole.exists() {
         return Ok(());
     }
+    remove_tree(&root)?;
     for file in DATABASES {
         let (from, to) = (prepared.join(file), root.join(file));
         make_dir(to.parent().unwrap_or(&root), 0o700)?;
@@ -35,5 +40,5 @@ pub(crate) fn share(machine: &FleetMachine, prepared: &Path) -> Result<(), Local
             symlink(entry.path(), &link).map_err(LocalHypervisorError::file("link", link))?;
         }
     }
-    Ok(())
+    fs::rename(&root, &whole).map_err(LocalHypervisorError::file("move", root))
 }
