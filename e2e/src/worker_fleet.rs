@@ -300,7 +300,7 @@ impl TestCluster {
         self.start("app=peer", &peers);
     }
 
-    /// Creates a ServiceAccount for pods that may read the objects of the namespace.
+    /// Creates a ServiceAccount for pods that may read the objects of the namespace, and its Leases.
     pub fn add_reader(&self, name: &str) {
         self.kubectl.apply(&format!(
             "
@@ -312,6 +312,17 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata: {{name: {name}}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}}
+subjects: [{{kind: ServiceAccount, name: {name}}}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {{name: {name}-leases}}
+rules: [{{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, list, watch]}}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {{name: {name}-leases}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: {name}-leases}}
 subjects: [{{kind: ServiceAccount, name: {name}}}]
 "
         ));

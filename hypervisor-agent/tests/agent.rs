@@ -845,8 +845,9 @@ impl Machine {
         let (client, snapshot) = (self.client(), snapshot.to_owned());
         let restoring = async move { client.restore_data(order, futures::stream::iter(parts), WITHIN).await };
         let running = async {
-            self.until(|state| !running(state).is_empty()).await;
             let file = self.directory("restore/snapshot.db");
+            // The member may run, too.
+            self.until(|state| !running(state).is_empty() && file.exists()).await;
             assert_eq!(fs::read_to_string(&file).unwrap(), snapshot);
             let found = fs::metadata(&file).unwrap();
             assert_eq!((found.uid(), found.mode() & 0o7777), (20_000, 0o600));

@@ -35,26 +35,24 @@ async fn a_signal_before_each_answer() {
     calls(SignalTiming::BeforeAnswer).await;
 }
 
-/// Before and after each save and each effect: calls on both machines, files, records, and objects applied in the cluster.
 #[tokio::test]
 async fn a_signal_at_each_failpoint() {
-    let found = reference().await;
     // One failpoint is before an effect and the next one after it: half of each have one of the signals.
     let signals = [Signal::TERM, Signal::KILL, Signal::KILL, Signal::TERM];
-    let all = |counts: &Counts| alternating(failpoints(counts), &signals);
-    rounds("failpoints", all(&found.birth), all(&found.deletion)).await;
+    interrupt_at_failpoints(|points| alternating(points.into_iter(), &signals)).await;
 }
 
 #[tokio::test]
 #[ignore = "long: both signals at each failpoint"]
 async fn each_signal_at_each_failpoint() {
-    let found = reference().await;
-    let all = |counts: &Counts| cuts(failpoints(counts));
-    rounds("failpoints", all(&found.birth), all(&found.deletion)).await;
+    interrupt_at_failpoints(|points| cuts(points.into_iter())).await;
 }
 
-fn failpoints(counts: &Counts) -> impl Iterator<Item = Point> {
-    (1..=counts.failpoints).map(Point::Failpoint)
+/// Interrupts before and after each save and each effect: calls on both machines, files, records, and objects applied in the cluster.
+async fn interrupt_at_failpoints(with_signals: impl Fn(Vec<Point>) -> Vec<Cut>) {
+    let found = reference().await;
+    let cuts_of = |counts: &Counts| with_signals((1..=counts.failpoints).map(Point::Failpoint).collect());
+    rounds("failpoints", cuts_of(&found.birth), cuts_of(&found.deletion)).await;
 }
 
 #[tokio::test]

@@ -12,8 +12,8 @@ use serde_json::json;
 
 /// Prints a line for each number that the load wrote, and a line for each time that the watch was interrupted.
 const SCRIPT: &str = r#"
-events='/api/v1/namespaces/default/configmaps?watch=1&fieldSelector=metadata.name%3Dload'
-version='"resourceVersion":"([0-9]+)"' number='"number":"([0-9]+)"' since=
+events='/apis/coordination.k8s.io/v1/namespaces/default/leases?watch=1&fieldSelector=metadata.name%3Dload'
+version='"resourceVersion":"([0-9]+)"' number='"holderIdentity":"([0-9]+)"' since=
 while :; do
   while IFS= read -r event; do
     [[ $event =~ $version ]] && since=${BASH_REMATCH[1]}

@@ -90,7 +90,9 @@ pub(super) mod tests {
     pub(in crate::metrics) fn cluster(name: &str, truths: &[&str], initialized: bool) -> Cluster {
         let at = Time("2026-01-01T00:01:00Z".parse().unwrap());
         let mut conditions = Vec::new();
-        for kind in ["Available", "Degraded", "Progressing"] {
+        // Only a cluster that sleeps has this one.
+        let asleep = truths.iter().copied().filter(|kind| *kind == "Asleep");
+        for kind in ["Available", "Degraded", "Progressing"].into_iter().chain(asleep) {
             let status = if truths.contains(&kind) { ConditionStatus::True } else { ConditionStatus::False };
             let verdict = ConditionValue { status, reason: "Told".to_owned(), message: String::new() };
             condition::set(&mut conditions, kind, verdict, None, &at);

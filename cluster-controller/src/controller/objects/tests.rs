@@ -4,7 +4,7 @@ use keelway_api::release::MINORS;
 use serde_json::{Value, json};
 
 use super::{
-    super::{ControllerConfiguration, ROLE, object_reconciler::has_place},
+    super::{ControllerConfiguration, ROLE, object_reconciler::has_place, registry::ALLOCATION},
     PublishedFiles, definitions, wanted,
 };
 use keelway_component::configuration::ValidateConfiguration;
@@ -112,9 +112,12 @@ fn the_role_names_each_applied_object() {
             let place = super::PLACES.iter().find(|place| place.kind == kind).unwrap();
             format!("{} {}", place.plural, object.metadata.name.as_ref().unwrap())
         })
+        .chain([format!("configmaps {}", ALLOCATION.1)])
         .collect();
     assert_eq!(named, applied);
-    assert!(!ROLE.contains('*'));
+    // The only one is a name.
+    assert_eq!(ROLE.matches('*').count(), 2, "one in a comment");
+    assert!(ROLE.contains("resources: [configmaps], resourceNames: [\"*\"], verbs: [get]}"));
 }
 
 fn strings(list: &Value) -> BTreeSet<String> {
