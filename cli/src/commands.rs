@@ -144,6 +144,11 @@ fn print(text: &str) -> Result<(), CommandFailure> {
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(CommandFailure::other)
 }
 
+/// Writes a line for people to stderr.
+fn note(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// Writes documents to stdout piece by piece, so that their whole text is never in memory. Also keeps a copy, in case a shell has emptied the
 /// file.
 fn print_documents(documents: &Documents) -> Result<(), CommandFailure> {

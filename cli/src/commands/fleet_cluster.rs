@@ -27,7 +27,7 @@ use tokio::{select, time::timeout};
 
 use super::{
     fleet_api::{FleetArgument, is_refused},
-    print,
+    note, print,
     session::runtime,
 };
 use crate::{
@@ -256,10 +256,6 @@ fn ask(name: &str, objects: usize) -> Result<RemovedWorkloads, CommandFailure> {
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer).map_err(CommandFailure::other)?;
     RemovedWorkloads::from_str(answer.trim(), true).map_err(|_| refused())
-}
-
-fn note(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 #[cfg(test)]

@@ -2,12 +2,10 @@
 
 mod nova;
 
-use std::io::Write;
-
 use clap::Args;
 use serde_json::Value;
 
-use super::{fleet_api::read_or_stdin, print};
+use super::{fleet_api::read_or_stdin, note, print};
 use crate::exit::{Code, CommandFailure};
 
 #[derive(Args)]
@@ -37,8 +35,8 @@ pub(super) fn run(arguments: &FleetConvertArguments) -> Result<Code, CommandFail
         return Err(CommandFailure::usage(faults.join("\n"), "correct the documents; nothing was converted"));
     }
     print(&output)?;
-    for note in notes {
-        let _ = writeln!(std::io::stderr(), "{note}");
+    for text in &notes {
+        note(text);
     }
     Ok(Code::Done)
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::Write,
     pin::pin,
     time::Duration,
 };
@@ -28,7 +27,7 @@ use tokio::time::timeout;
 use super::{
     fleet_api::{FleetArgument, is_refused},
     fleet_cluster::find_cluster,
-    print,
+    note, print,
     session::runtime,
 };
 use crate::{
@@ -255,10 +254,6 @@ fn text(object: &WorkloadRef) -> String {
     let group = if object.group.is_empty() { String::new() } else { format!(".{}", object.group) };
     let namespace = object.namespace.as_ref().map(|namespace| format!(" in {namespace}")).unwrap_or_default();
     format!("{kind}{group}/{}{namespace}", object.name)
-}
-
-fn note(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 #[cfg(test)]

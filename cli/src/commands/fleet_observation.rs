@@ -6,9 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIResource, APIResourceLis
 use keelway_fleet::{SchedulePolicy, WorkloadCluster, WorkloadPlacement, WorkloadRef, names::FLEET_NAMESPACE};
 use kube::{Api, Client, Error, ResourceExt, api::ListParams};
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::exit::CommandFailure;
+use crate::{exit::CommandFailure, view::list};
 
 /// The API version of Placements, Clusters and SchedulePolicies.
 const FLEET_API: &str = "fleet.keelway.dev/v1alpha1";
@@ -84,7 +84,7 @@ impl FleetObservation {
         items.extend(values(&self.policies)?);
         items.extend(values(&self.placements)?);
         items.extend(values(&self.resources)?);
-        Ok(json!({ "apiVersion": "v1", "kind": "List", "items": items }))
+        Ok(list(&items))
     }
 
     /// Returns the Placement of an object: in its namespace, or where those of objects without a namespace are.

@@ -71,10 +71,10 @@ impl ConvertedDocument {
     fn policy(&mut self, document: &Value) {
         let mut spec = document["spec"].as_object().cloned().unwrap_or_default();
         // Older pages have a capital letter here.
-        if let Some(ordered) = spec.remove("OrderedClusterSelector") {
+        if let Some(ordered) = spec.shift_remove("OrderedClusterSelector") {
             spec.insert("orderedClusterSelector".to_owned(), ordered);
         }
-        let is_grouped = spec.remove("groupBy").is_some_and(|group| group["labelKey"].as_str().is_some());
+        let is_grouped = spec.shift_remove("groupBy").is_some_and(|group| group["labelKey"].as_str().is_some());
         if is_grouped && !spec.contains_key("spreadConstraints") {
             let note = "spec.groupBy: a fleet places each object on its own; objects that must be in one cluster need a clusterSelector that selects one";
             self.notes.push(note.to_owned());
@@ -93,7 +93,7 @@ impl ConvertedDocument {
         }
         let unknown: Vec<String> = spec.keys().filter(|field| !SPEC.contains(&field.as_str())).cloned().collect();
         for field in unknown {
-            spec.remove(&field);
+            spec.shift_remove(&field);
             self.notes.push(format!("spec.{field}: left out, a fleet has no such field"));
         }
         self.notes.extend(labels_left(&Value::Object(spec.clone())));
@@ -145,7 +145,7 @@ fn spread(constraints: &mut Value) {
     let resources = overrides.filter_map(|domain| domain.get_mut("resources")?.as_array_mut()).flatten();
     for resource in resources.filter_map(Value::as_object_mut) {
         // A fleet overrides every version of a kind.
-        if let Some(api) = resource.remove("apiVersion") {
+        if let Some(api) = resource.shift_remove("apiVersion") {
             let group = api.as_str().and_then(|api| api.split_once('/')).map_or("core", |(group, _)| group);
             resource.insert("group".to_owned(), group.into());
         }
@@ -176,7 +176,7 @@ fn kept(metadata: &Value) -> Value {
         }
     }
     if let Some(annotations) = kept.get_mut("annotations").and_then(Value::as_object_mut) {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        annotations.shift_remove("kubectl.kubernetes.io/last-applied-configuration");
     }
     Value::Object(kept)
 }
