@@ -11,8 +11,7 @@ pub(crate) struct Demand {
 /// The long test binaries, the longest first, so that only short ones remain for the end of the run. The load is about the value in
 /// `target/test-times.tsv`, with a reserve for moments in which a live suite needs more.
 const MEASURED: [(&str, Demand); 30] = [
-    // The images of each machine are in memory, so that three of these do not fit at once. Suites that measure how long requests take have a load
-    // that does not fit beside another large one.
+    // Suites that measure how long requests take have a load that does not fit beside another large one.
     ("e2e live", live(100)),
     ("e2e hostile_hosts", live(100)),
     ("e2e fleet", live(130)),
