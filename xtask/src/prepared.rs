@@ -8,14 +8,14 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::archive::sha256;
 use crate::cache::{self, Cache, CacheLock};
-use crate::process;
+use crate::process::{self, RunningProcess};
 use crate::progress::ProgressOutput;
 
 /// The directory of the roots in the cache.
@@ -101,7 +101,7 @@ fn make(cache: &Cache, scratch: &Path, current: &Path, archives: &[(String, Stri
 
 /// A containerd without the plugins for pods.
 struct RunningContainerd {
-    process: Child,
+    process: RunningProcess,
     socket: PathBuf,
 }
 
@@ -127,7 +127,7 @@ impl RunningContainerd {
             .stderr(log)
             .spawn()
             .context("run containerd")?;
-        let this = Self { process, socket };
+        let this = Self { process: RunningProcess(process), socket };
         let mut message = [0; 512];
         loop {
             let length = reports.recv(&mut message).context("wait for containerd")?;
@@ -144,17 +144,10 @@ impl RunningContainerd {
     }
 
     fn stop(mut self) -> Result<()> {
-        process::output(Command::new("kill").arg(self.process.id().to_string()))?;
-        let status = self.process.wait().context("wait for containerd's end")?;
+        process::output(Command::new("kill").arg(self.process.0.id().to_string()))?;
+        let status = self.process.0.wait().context("wait for containerd's end")?;
         ensure!(status.success(), "containerd: {status}");
         Ok(())
-    }
-}
-
-impl Drop for RunningContainerd {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
     }
 }
 

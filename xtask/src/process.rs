@@ -1,6 +1,6 @@
 //! Runs other programs.
 
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -34,10 +34,8 @@ pub(crate) fn copy(from: &std::path::Path, to: &std::path::Path) {
 }
 
 /// A process that is killed on drop.
-#[cfg(test)]
-pub(crate) struct RunningProcess(pub(crate) std::process::Child);
+pub(crate) struct RunningProcess(pub(crate) Child);
 
-#[cfg(test)]
 impl Drop for RunningProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();

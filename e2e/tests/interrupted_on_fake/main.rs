@@ -51,8 +51,9 @@ async fn each_signal_at_each_failpoint() {
 /// Interrupts before and after each save and each effect: calls on both machines, files, records, and objects applied in the cluster.
 async fn interrupt_at_failpoints(with_signals: impl Fn(Vec<Point>) -> Vec<Cut>) {
     let found = reference().await;
-    let cuts_of = |counts: &Counts| with_signals((1..=counts.failpoints).map(Point::Failpoint).collect());
-    rounds("failpoints", cuts_of(&found.birth), cuts_of(&found.deletion)).await;
+    let at_all = |counts: &Counts| with_signals((1..=counts.failpoints).map(Point::Failpoint).collect());
+    let (while_created, while_deleted) = (at_all(&found.birth), at_all(&found.deletion));
+    rounds("failpoints", while_created, while_deleted).await;
 }
 
 #[tokio::test]

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{hypervisors, identified, mint};
 use keelway_api::{
     ClusterClass, Documents, Secret,
     class::{ClassImagesSpec, ClusterClassSpec},
@@ -14,6 +13,8 @@ use keelway_api::{
 };
 use keelway_planner::{CertificateSeen, PassObservation, Plan, machine_configs, plan};
 use proptest::{collection::vec, prelude::*};
+
+use crate::model::{hypervisors, identified, mint};
 
 const CLUSTER: &str = "\
 apiVersion: keelway.dev/v1alpha1

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{apply, hypervisors, identified, mint};
 use keelway_api::{
     Documents, argument,
     documents::SecretName,
@@ -15,6 +14,8 @@ use keelway_api::{
 use keelway_planner::{
     CertificateSeen, ComponentHealth, FirstBindings, PassObservation, Plan, invariants, machine_configs, plan,
 };
+
+use crate::model::{apply, hypervisors, identified, mint};
 
 fn fleet(replicas: u32, more: &str) -> String {
     format!(

@@ -13,13 +13,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::model::{hypervisors, identified, mint};
 use keelway_api::{
     jiff::Timestamp,
     machine::{ObservedValue, Pod},
 };
 use keelway_planner::{PassObservation, machine_configs, plan};
 use socket2::{Domain, Socket, Type};
+
+use crate::model::{hypervisors, identified, mint};
 
 const CLUSTER: &str = "\
 apiVersion: keelway.dev/v1alpha1

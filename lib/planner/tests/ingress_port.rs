@@ -1,6 +1,5 @@
 //! The port of ingresses that a Cluster names.
 
-use crate::model::{hypervisors, identified};
 use keelway_api::{
     Documents,
     document::DocumentName,
@@ -9,6 +8,8 @@ use keelway_api::{
     role::{API, Role},
 };
 use keelway_planner::{PassObservation, Plan, invariants, plan};
+
+use crate::model::{hypervisors, identified};
 
 fn cluster(name: &str, port: u16) -> String {
     format!(

@@ -1,10 +1,11 @@
 //! The authority of an installation, and the identities that it signs.
 
-use crate::model::{empty, mint};
 use keelway_api::{Documents, jiff::Timestamp, machine::ObservedValue};
 use keelway_planner::{
     MintRequest, PassObservation, Waiting, identify, installation_authority, installation_certificates, plan,
 };
+
+use crate::model::{empty, mint};
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 

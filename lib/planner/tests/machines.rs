@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{empty, mint};
 use keelway_api::{
     Documents, Time,
     cluster::MemberPhase,
@@ -19,6 +18,8 @@ use keelway_planner::{
     CertificateSeen, ComponentHealth, HIGHEST_NUMBER, MachineRefusal, MintRequest, PassObservation, Plan, Waiting,
     check_config, identify, invariants, machine_config, machine_configs, note_issued, plan, refuse, wait_for_clock,
 };
+
+use crate::model::{empty, mint};
 
 const CLUSTER: &str = "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: c1, namespace: default}\nspec:\n  \
                        version: 1.37.0\n  etcd: {replicas: 3}\n  ingress: {replicas: 0}\n";

@@ -7,8 +7,9 @@ mod recovered;
 mod space;
 mod steps;
 
-use crate::world::{DriverFate, Round, World};
 use proptest::{collection::vec, prelude::*};
+
+use crate::world::{DriverFate, Round, World};
 
 fn round() -> impl Strategy<Value = Round> {
     let bits = || prop_oneof![5 => Just(0), 1 => (0..6u32).prop_map(|bit| 1 << bit), 1 => any::<u8>()];

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{apply, hypervisors, identified, mint};
 use keelway_api::{
     Documents,
     documents::SecretName,
@@ -14,6 +13,8 @@ use keelway_planner::{
     CertificateSeen, ComponentHealth, Configs, Connections, DesiredPods, FirstBindings, Neighbours, PassObservation,
     PlanScope, ValidatedDocuments, Waves, machine_config, machine_configs, plan, plan_part, term_alone,
 };
+
+use crate::model::{apply, hypervisors, identified, mint};
 
 const CLUSTERS: [&str; 3] = ["c1", "c2", "c3"];
 

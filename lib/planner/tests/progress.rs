@@ -4,7 +4,6 @@ mod store_health;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{apply, hypervisors, identified, mint};
 use keelway_api::{
     ByteString, Cluster, Condition, Documents, Time,
     cluster::KeelwayStatus,
@@ -18,6 +17,8 @@ use keelway_planner::{
     CertificateSeen, ComponentHealth, FirstBindings, MintRequest, PassObservation, Plan, StoreObservation, configure,
     invariants, plan, plan_progress,
 };
+
+use crate::model::{apply, hypervisors, identified, mint};
 
 const CLUSTER: &str = "\
 apiVersion: keelway.dev/v1alpha1

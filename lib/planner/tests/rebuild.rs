@@ -4,7 +4,6 @@ mod gates;
 mod planted;
 mod restored;
 
-use crate::world::{DriverFate, Round, World, calm};
 use keelway_api::{
     Time,
     cluster::{EtcdSpec, RemovalReason},
@@ -13,6 +12,8 @@ use keelway_api::{
 };
 use keelway_planner::{Decision, Plan, WaitBlocker};
 use proptest::{collection::vec, prelude::*};
+
+use crate::world::{DriverFate, Round, World, calm};
 
 fn change_spec(world: &mut World, change: impl FnOnce(&mut EtcdSpec)) {
     change(&mut world.documents.clusters.values_mut().next().unwrap().spec.etcd);

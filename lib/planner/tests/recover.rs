@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{apply, hypervisors, identified, mint};
 use keelway_api::{
     ClusterClass, Documents, Time,
     class::ClusterClassSpec,
@@ -18,6 +17,8 @@ use keelway_planner::{
     Recovery, Remedy, complete_clusters, complete_from_backup, keep_replicas, machine_configs, note_issued, plan,
     recover, refuse,
 };
+
+use crate::model::{apply, hypervisors, identified, mint};
 
 const CLUSTER: &str = "\
 apiVersion: keelway.dev/v1alpha1

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::world::{DriverFate, Round, World, calm};
 use keelway_api::{
     ByteString, Cluster, Documents, Time,
     documents::SecretName,
@@ -15,6 +14,8 @@ use keelway_api::{
 };
 use keelway_planner::{MintRequest, Plan, SecretRewrite, WaitBlocker, invariants};
 use proptest::{collection::vec, prelude::*};
+
+use crate::world::{DriverFate, Round, World, calm};
 
 const KEY: RotatedKey = RotatedKey::ServiceAccount;
 const ENCRYPTION: RotatedKey = RotatedKey::Encryption;

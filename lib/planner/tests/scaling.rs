@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{apply, empty, hypervisors, identified, mint};
 use keelway_api::{
     ByteString, Component, Documents, Secret, Shared, argument,
     cluster::LocalSecretReference,
@@ -22,6 +21,8 @@ use keelway_planner::{
     Waiting, holds, invariants, machine_configs, plan,
 };
 use proptest::{collection::vec, prelude::*};
+
+use crate::model::{apply, empty, hypervisors, identified, mint};
 
 const CLUSTER: &str = "\
 apiVersion: keelway.dev/v1alpha1

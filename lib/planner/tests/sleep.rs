@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{apply, hypervisors, identified, mint};
 use keelway_api::{
     Cluster, Condition, Documents, Time,
     cluster::EtcdStatus,
@@ -19,6 +18,8 @@ use keelway_planner::{
     CertificateSeen, ComponentHealth, Decision, FirstBindings, MintRequest, PassObservation, Plan, Probe, configure,
     invariants, next_snapshot, plan, plan_progress, probes,
 };
+
+use crate::model::{apply, hypervisors, identified, mint};
 
 const CLUSTER: &str = "\
 apiVersion: keelway.dev/v1alpha1
