@@ -29,6 +29,8 @@ const LOCAL_HYPERVISORS: &str = "/var/lib/keelway-local";
 /// Files that containerd changes in place.
 const DATABASES: [&str; 2] =
     ["io.containerd.metadata.v1.bolt/meta.db", "io.containerd.snapshotter.v1.overlayfs/metadata.db"];
+/// The lease whose removal waits until there is no garbage.
+const GARBAGE_LEASE: &str = "garbage";
 /// How long containerd may take until it is ready.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -95,6 +97,7 @@ fn make(cache: &Cache, scratch: &Path, current: &Path, archives: &[(String, Stri
             containerd.import(cache, name)?;
         }
     }
+    containerd.collect_garbage(cache)?;
     containerd.stop()?;
     Ok(root)
 }
@@ -138,9 +141,21 @@ impl RunningContainerd {
     }
 
     fn import(&self, cache: &Cache, archive: &str) -> Result<()> {
+        let archive = cache.file("images").join(archive);
+        process::output(self.ctr(cache, &["images", "import", "--local"]).arg(archive)).map(drop)
+    }
+
+    /// Removes the layers of images that newer ones have replaced, which each machine would otherwise do soon after its start. The removal of a lease
+    /// can wait for that.
+    fn collect_garbage(&self, cache: &Cache) -> Result<()> {
+        process::output(&mut self.ctr(cache, &["leases", "create", "--id", GARBAGE_LEASE]))?;
+        process::output(&mut self.ctr(cache, &["leases", "delete", "--sync", GARBAGE_LEASE])).map(drop)
+    }
+
+    fn ctr(&self, cache: &Cache, words: &[&str]) -> Command {
         let mut ctr = Command::new(cache.file("bin/ctr"));
-        ctr.arg("--address").arg(&self.socket).args(["--namespace", "k8s.io", "images", "import", "--local"]);
-        process::output(ctr.arg(cache.file("images").join(archive))).map(drop)
+        ctr.arg("--address").arg(&self.socket).args(["--namespace", "k8s.io"]).args(words);
+        ctr
     }
 
     fn stop(mut self) -> Result<()> {
