@@ -9,7 +9,10 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use keelway_api::condition::{self, ConditionStatus, ConditionValue};
-use keelway_component::requests::{call, ignore_conflict, only};
+use keelway_component::{
+    requests::{call, ignore_conflict, only},
+    watching::watch_backoff,
+};
 use keelway_fleet::{
     CLUSTER_IDLE, CLUSTER_READY, CLUSTER_STANDBY, WorkloadCluster,
     bootstrap::{TOKEN_NAMESPACE, token_secret_name},
@@ -50,6 +53,7 @@ pub(crate) async fn run(context: Arc<FleetContext>) {
     Controller::new(Api::<WorkloadCluster>::all(context.client.clone()), watcher::Config::default())
         .reconcile_all_on(usage(Arc::clone(&context.usage)))
         .watches(leases, agents, move |lease| observe(&lease, &observer, Instant::now()))
+        .trigger_backoff(watch_backoff())
         .run(reconcile, on_error, context)
         .for_each(|outcome| log_outcome("clusters", outcome))
         .await;

@@ -14,7 +14,10 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use futures::{StreamExt, TryFutureExt, join, try_join};
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
 use keelway_api::worker::{AddressClaim, AddressClaimSpec, Tombstone, WireGuardPeer, address_name};
-use keelway_component::requests::{KubeRequestError, call, has_code, ignore_conflict, only};
+use keelway_component::{
+    requests::{KubeRequestError, call, has_code, ignore_conflict, only},
+    watching::watch_backoff,
+};
 use kube::{
     Api, ResourceExt,
     api::{ListParams, Patch, PatchParams, PostParams},
@@ -84,6 +87,7 @@ pub(super) async fn run(context: Arc<ControllerContext>) {
                 peer_eligibility(peer, [], std::slice::from_ref(&tombstone)) == PeerEligibility::Evicted
             })
         })
+        .trigger_backoff(watch_backoff())
         // One at a time: the claims of one peer count for the next one.
         .with_config(kube::runtime::controller::Config::default().concurrency(1))
         .run(

@@ -9,7 +9,9 @@ use std::{sync::Arc, time::Duration};
 use futures::StreamExt;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use keelway_api::worker::{BOOTSTRAP_USER, Tombstone, WireGuardPeer, WorkerIdentity};
-use keelway_component::{approval::write_approval, certificate_request::Request, requests::call};
+use keelway_component::{
+    approval::write_approval, certificate_request::Request, requests::call, watching::watch_backoff,
+};
 use kube::{
     Api, ResourceExt,
     runtime::{
@@ -44,6 +46,7 @@ pub(super) async fn run(context: Arc<ControllerContext>) {
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
     requests
         .watches(peers, watcher::Config::default(), move |peer| waiting_for(&seen, &peer.name_any()))
+        .trigger_backoff(watch_backoff())
         .with_config(kube::runtime::controller::Config::default().concurrency(1))
         .run(reconcile, on_error, context)
         .for_each(|outcome| log_outcome("requests", outcome))

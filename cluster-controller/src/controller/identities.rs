@@ -19,7 +19,10 @@ use keelway_api::{
     machine::sha256_hex,
     worker::{ApprovedCertificate, WireGuardPeer, WorkerIdentity, WorkerIdentitySpec},
 };
-use keelway_component::requests::{call, delete_precondition, ignore_conflict, only};
+use keelway_component::{
+    requests::{call, delete_precondition, ignore_conflict, only},
+    watching::watch_backoff,
+};
 use keelway_pki::CertificateFacts;
 use kube::{
     Api, Resource, ResourceExt,
@@ -107,6 +110,7 @@ pub(super) async fn run(context: Arc<ControllerContext>) {
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
     Controller::new(api(&context), watcher::Config::default())
         .watches(peers, watcher::Config::default(), |peer| Some(ObjectRef::new(&peer.name_any())))
+        .trigger_backoff(watch_backoff())
         .run(reconcile, on_error, context)
         .for_each(|outcome| log_outcome("identities", outcome))
         .await;

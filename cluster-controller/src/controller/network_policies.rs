@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use keelway_component::watching::watch_backoff;
 use kube::{
     Api,
     runtime::{Controller, controller::Action, events::EventType, watcher},
@@ -24,6 +25,7 @@ pub(super) async fn run(context: Arc<ControllerContext>) {
         return;
     }
     Controller::new(Api::<NetworkPolicy>::all(context.client.clone()), watcher::Config::default())
+        .trigger_backoff(watch_backoff())
         .run(reconcile, on_error, context)
         .for_each(|outcome| log_outcome("network policies", outcome))
         .await;

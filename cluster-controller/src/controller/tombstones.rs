@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use keelway_api::worker::Tombstone;
-use keelway_component::requests::{delete_precondition, ignore_conflict};
+use keelway_component::{
+    requests::{delete_precondition, ignore_conflict},
+    watching::watch_backoff,
+};
 use kube::{
     Api, ResourceExt,
     runtime::{Controller, controller::Action, watcher},
@@ -18,6 +21,7 @@ use super::{
 /// Runs the controller of tombstones.
 pub(super) async fn run(context: Arc<ControllerContext>) {
     Controller::new(Api::<Tombstone>::all(context.client.clone()), watcher::Config::default())
+        .trigger_backoff(watch_backoff())
         .run(reconcile, on_error, context)
         .for_each(|outcome| log_outcome("tombstones", outcome))
         .await;

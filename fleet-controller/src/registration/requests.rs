@@ -8,7 +8,9 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 use keelway_api::machine::sha256_hex;
-use keelway_component::{approval::write_approval, certificate_request::Request, requests::call};
+use keelway_component::{
+    approval::write_approval, certificate_request::Request, requests::call, watching::watch_backoff,
+};
 use keelway_fleet::WorkloadCluster;
 use keelway_pki::CertificateFacts;
 use kube::{
@@ -32,6 +34,7 @@ const LONGEST: SignedDuration = SignedDuration::from_hours(24 * 366);
 /// Decides about all requests, one at a time: an approval counts for the next request.
 pub(crate) async fn run(context: Arc<FleetContext>) {
     Controller::new(Api::all(context.client.clone()), watcher::Config::default())
+        .trigger_backoff(watch_backoff())
         .with_config(kube::runtime::controller::Config::default().concurrency(1))
         .run(reconcile, on_error, context)
         .for_each(|outcome| log_outcome("requests", outcome))

@@ -12,3 +12,4 @@ pub mod kubeconfig;
 pub mod leader;
 pub mod requests;
 pub mod tasks;
+pub mod watching;

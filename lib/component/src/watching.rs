@@ -1,0 +1,34 @@
+//! Watches of controllers.
+
+use std::time::Duration;
+
+use backon::ExponentialBuilder;
+use kube::runtime::watcher::ExponentialBackoff;
+
+/// The first pause after a watch has failed.
+const SHORTEST: Duration = Duration::from_millis(250);
+/// The longest pause after a watch has failed.
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// Returns how long a controller pauses after one of its watches has failed.
+///
+/// A `kube::runtime::Controller` pauses all its watches after an error of any of them. In a pause, nothing reads their responses, so requests that
+/// are under way time out and become the next errors. With its own pauses of up to 30 seconds, a controller of several watches works again only
+/// minutes after a restart of the API server.
+#[must_use]
+pub fn watch_backoff() -> ExponentialBackoff {
+    let builder = ExponentialBuilder::default().with_min_delay(SHORTEST).with_max_delay(LONGEST);
+    builder.with_jitter().without_max_times().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_never_end_and_stay_short() {
+        // Jitter adds up to the shortest pause.
+        assert!(watch_backoff().take(100).all(|pause| pause >= SHORTEST && pause <= 2 * LONGEST));
+        assert_eq!(watch_backoff().take(100).count(), 100);
+    }
+}
