@@ -452,11 +452,12 @@ pub(crate) enum ClusterCommand {
                       only the lost members stored are lost. See docs/operations.md."
     )]
     RecoverQuorum(RecoverQuorumArguments),
-    /// Rotate a key of a Cluster while it runs, or complete a rotation
+    /// Rotate a key or an authority of a Cluster while it runs, or complete a rotation
     #[command(
         after_help = "Example:\n  keelway cluster rotate --name c1 --service-account-key < c1.yaml | keelway reconcile > rotated.yaml\n  \
                       keelway cluster rotate --name c1 --service-account-key --complete < rotated.yaml | keelway reconcile > c1.yaml\n\n\
                       The first command creates a new key and puts it into use. The previous key stays valid until the second one.\n\
+                      Authorities are rotated in the same way: `--authority etcd`.\n\
                       See docs/rotation.md."
     )]
     Rotate(RotateArguments),

@@ -1,6 +1,6 @@
 //! `keelway cluster rotate`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use keelway_api::{
     Cluster, Documents, Time,
     jiff::Timestamp,
@@ -34,6 +34,20 @@ struct KeyArguments {
     /// The key that encrypts Secrets in etcd
     #[arg(long)]
     encryption_key: bool,
+    /// An authority. Can be repeated
+    #[arg(long, value_enum)]
+    authority: Vec<AuthorityArgument>,
+}
+
+/// The authorities that can be rotated.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum AuthorityArgument {
+    /// For etcd members and their clients
+    Etcd,
+    /// For requests that API servers pass on to aggregated API servers
+    FrontProxy,
+    /// For connections between Keelway's own components
+    Infrastructure,
 }
 
 impl KeyArguments {
@@ -41,6 +55,9 @@ impl KeyArguments {
         match key {
             RotatedKey::ServiceAccount => self.service_account_key,
             RotatedKey::Encryption => self.encryption_key,
+            RotatedKey::EtcdAuthority => self.authority.contains(&AuthorityArgument::Etcd),
+            RotatedKey::FrontProxyAuthority => self.authority.contains(&AuthorityArgument::FrontProxy),
+            RotatedKey::InfrastructureAuthority => self.authority.contains(&AuthorityArgument::Infrastructure),
         }
     }
 }

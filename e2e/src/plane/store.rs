@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, os::unix::fs::OpenOptionsExt, path::PathBuf, process::Command};
 
-use keelway_api::{Component, documents::SecretName, role::Role};
+use keelway_api::{Component, Documents, documents::SecretName, role::Role};
 use keelway_cri::testing::cache;
 use keelway_planner::{DRIVER_SECRET, probes};
 use serde_json::Value;
@@ -19,8 +19,13 @@ pub struct PlaneStore<'a> {
 impl<'a> PlaneStore<'a> {
     /// Writes the driver's credentials to files of the test.
     pub fn of(plane: &'a Plane<'a>) -> Self {
-        let file = |flag: &'static str, secret: &str, key: &str| {
-            let secret = &plane.documents.secrets[&SecretName::of(plane.cluster().id().unwrap(), secret)];
+        Self::with_certificate_of(plane, &plane.documents)
+    }
+
+    /// Does the same with the certificate of earlier documents, and trusts what the present ones trust.
+    pub fn with_certificate_of(plane: &'a Plane<'a>, earlier: &Documents) -> Self {
+        let file = |flag: &'static str, documents: &Documents, secret: &str, key: &str| {
+            let secret = &documents.secrets[&SecretName::of(plane.cluster().id().unwrap(), secret)];
             let path = plane.keelway.directory().join(key);
             let mut options = fs::OpenOptions::new();
             let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
@@ -28,9 +33,9 @@ impl<'a> PlaneStore<'a> {
             (flag, path)
         };
         let identity = [
-            file("--cacert", "etcd-ca", "bundle.crt"),
-            file("--cert", DRIVER_SECRET, "etcd-client.crt"),
-            file("--key", DRIVER_SECRET, "etcd-client.key"),
+            file("--cacert", &plane.documents, "etcd-ca", "bundle.crt"),
+            file("--cert", earlier, DRIVER_SECRET, "etcd-client.crt"),
+            file("--key", earlier, DRIVER_SECRET, "etcd-client.key"),
         ];
         Self { plane, identity }
     }

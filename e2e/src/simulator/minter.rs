@@ -35,6 +35,10 @@ impl Minter for SimulatedMinter {
                 }
                 continue;
             }
+            if let MintRequest::NextAuthority { secret, common_name, ttl } = request {
+                self.mint_next_authority(documents, secret, (common_name, *ttl), now);
+                continue;
+            }
             let (name, data) = self.data(request, now);
             documents.put_secret_values(&name, data);
         }
@@ -57,19 +61,30 @@ impl SimulatedMinter {
         documents.put_secret_values(name, values.map(|(name, value)| (name.to_owned(), ByteString(value))));
     }
 
+    fn mint_next_authority(
+        &mut self,
+        documents: &mut Documents,
+        name: &SecretName,
+        (common_name, ttl): (&str, Span),
+        now: Timestamp,
+    ) {
+        let found = documents.secrets.get(name).and_then(|secret| secret.data.clone()).unwrap_or_default();
+        if found.contains_key("next.crt") {
+            return;
+        }
+        let key = self.key();
+        let next = certificate(&authority(&format!("{common_name}-{}", self.0.world().random.id())), now, ttl);
+        let part = |part: &str| found.get(part).map(|value| value.0.clone()).unwrap_or_default();
+        let bundle = [part("active.crt"), next.clone().into_bytes(), part("previous.crt")].concat();
+        let values = [("next.crt", next.into_bytes()), ("next.key", key.into_bytes()), ("bundle.crt", bundle)];
+        documents.put_secret_values(name, values.map(|(name, value)| (name.to_owned(), ByteString(value))));
+    }
+
     fn data(&mut self, request: &MintRequest, now: Timestamp) -> (SecretName, BTreeMap<String, ByteString>) {
         let key = self.key();
         let entries = match request {
             MintRequest::Authority { common_name, ttl, .. } => {
-                let subject = CertificateSubject {
-                    common_name: common_name.clone(),
-                    organizations: Vec::new(),
-                    dns_names: Vec::new(),
-                    addresses: Vec::new(),
-                    server: false,
-                    client: false,
-                };
-                let pem = certificate(&subject, now, *ttl);
+                let pem = certificate(&authority(common_name), now, *ttl);
                 vec![
                     ("active.crt".to_owned(), pem.clone()),
                     ("bundle.crt".to_owned(), pem),
@@ -82,7 +97,9 @@ impl SimulatedMinter {
                 ("bundle.pub".to_owned(), "public".to_owned()),
             ],
             // Minted beside the other generations.
-            MintRequest::NextServiceAccountKey { .. } | MintRequest::NextEncryptionKey { .. } => Vec::new(),
+            MintRequest::NextServiceAccountKey { .. }
+            | MintRequest::NextEncryptionKey { .. }
+            | MintRequest::NextAuthority { .. } => Vec::new(),
             MintRequest::EncryptionKey { .. } => vec![("active.key".to_owned(), key[..ENCRYPTION_KEY].to_owned())],
             MintRequest::WireGuardKey { name, .. } => {
                 // The text has the length of a key.
@@ -105,6 +122,17 @@ impl SimulatedMinter {
     /// Returns a key that contains the marker at each offset of base64.
     fn key(&mut self) -> String {
         format!("{}{}", KEY.repeat(3), self.0.world().random.id())
+    }
+}
+
+fn authority(common_name: &str) -> CertificateSubject {
+    CertificateSubject {
+        common_name: common_name.to_owned(),
+        organizations: Vec::new(),
+        dns_names: Vec::new(),
+        addresses: Vec::new(),
+        server: false,
+        client: false,
     }
 }
 

@@ -15,13 +15,14 @@ use keelway_e2e::{MachineFacts, Plane, ReachMode, TestFleet, host::on_own_host, 
 
 const CASES: &[PlaneCase] = &[
     ("the service account key and the encryption key", rotation::both_keys),
+    ("the authority of etcd", rotation::of_the_authority_of_etcd),
     ("the next patch release of Kubernetes", upgrades::to_the_next_patch_release),
 ];
 /// The cases of `make soak`, after the others.
 const LONG: &[PlaneCase] = &[("the previous patch release of Kubernetes", upgrades::to_the_previous_patch_release)];
 
 /// etcd members, API servers and ingresses.
-const REPLICAS: [&str; 3] = ["1", "2", "2"];
+const REPLICAS: [&str; 3] = ["3", "2", "2"];
 
 #[test]
 fn no_request_fails_while_a_cluster_changes() {
@@ -38,7 +39,7 @@ fn no_request_fails_while_a_cluster_without_agents_changes() {
 fn scenario(tag: &str, reach: ReachMode, more: &[PlaneCase]) {
     let mut world = TestFleet::new(tag);
     let host = MachineFacts::on_host(&world.fleet);
-    let machines = world.create_reached(reach, "2", "2");
+    let machines = world.create_reached(reach, "2", "3");
     let mut plane = Plane::with_replicas(&world, &machines, REPLICAS);
     plane.run(CASES);
     plane.run(more);

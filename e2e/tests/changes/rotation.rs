@@ -1,9 +1,11 @@
-//! Keys that are rotated under load.
+//! Keys and authorities that are rotated under load.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
+    Component, Documents,
     documents::SecretName,
     machine::sha256_hex,
+    role::Role,
     rotation::{RotatedKey, RotationPhase},
 };
 use keelway_e2e::{Plane, deadline, load::Load, plane::store::PlaneStore};
@@ -37,7 +39,7 @@ pub(crate) fn both_keys(plane: &mut Plane<'_>) {
 
     let load = Load::start(&plane.kubectl);
     load.wait_for_requests(100);
-    rotate(plane, &[]);
+    rotate(plane, &KEYS, &[]);
     assert_eq!(phases(plane), [Some(RotationPhase::Prepared); 2]);
     load.lap("the new keys are in use").assert_good();
     let after = token(plane);
@@ -53,7 +55,7 @@ pub(crate) fn both_keys(plane: &mut Plane<'_>) {
     let renewed = legacy_token(plane);
     assert_eq!(key_id(&renewed), key_id(&after));
 
-    rotate(plane, &["--complete"]);
+    rotate(plane, &KEYS, &["--complete"]);
     assert_eq!(phases(plane), [Some(RotationPhase::Completed); 2]);
     load.end().assert_good();
     assert_eq!(before.each_ref().map(|token| is_valid(plane, token)), [false, false], "the previous key is removed");
@@ -65,6 +67,33 @@ pub(crate) fn both_keys(plane: &mut Plane<'_>) {
     let all = plane.kubectl.get(&["secrets", "--all-namespaces"]);
     assert!(!all["items"].as_array().unwrap().is_empty(), "every Secret can be read");
     let _ = plane.kubectl.run(&["delete", "secret", "before", "legacy"]).succeeded();
+}
+
+/// A certificate of before is accepted until the rotation is completed, and by no member afterwards.
+pub(crate) fn of_the_authority_of_etcd(plane: &mut Plane<'_>) {
+    const AUTHORITY: [&str; 2] = ["--authority", "etcd"];
+    let phase = |plane: &Plane<'_>| plane.cluster().rotation(RotatedKey::EtcdAuthority).unwrap().phase;
+    let earlier = plane.documents.clone();
+    assert_eq!(members_that_accept(plane, &earlier), 3);
+    let load = Load::start(&plane.kubectl);
+    load.wait_for_requests(100);
+    rotate(plane, &AUTHORITY, &[]);
+    assert_eq!(phase(plane), RotationPhase::Prepared);
+    load.lap("the new authority is in use").assert_good();
+    let between = plane.documents.clone();
+    assert_eq!((members_that_accept(plane, &earlier), members_that_accept(plane, &between)), (3, 3));
+    rotate(plane, &AUTHORITY, &["--complete"]);
+    assert_eq!(phase(plane), RotationPhase::Completed);
+    load.end().assert_good();
+    assert_eq!((members_that_accept(plane, &earlier), members_that_accept(plane, &plane.documents)), (0, 3));
+    assert!(plane.keelway.run(&["plan"], &plane.text).text().starts_with("Nothing to do"));
+}
+
+/// Returns the number of etcd members that accept the driver's certificate of these documents.
+fn members_that_accept(plane: &Plane<'_>, documents: &Documents) -> usize {
+    let store = PlaneStore::with_certificate_of(plane, documents);
+    let accepts = |member: &&Component| store.etcdctl(member, &["endpoint", "health"]).is_some();
+    plane.of_role(Role::Etcd).into_iter().filter(accepts).count()
 }
 
 /// Returns the name of the active encryption key, which etcd stores beside each Secret.
@@ -85,14 +114,15 @@ fn stored_value(plane: &Plane<'_>) -> Vec<u8> {
     STANDARD.decode(found["kvs"][0]["value"].as_str().unwrap()).unwrap()
 }
 
-fn rotate(plane: &mut Plane<'_>, more: &[&str]) {
-    let command = [&["cluster", "rotate", "--name", "c1"], &KEYS[..], more].concat();
+fn rotate(plane: &mut Plane<'_>, keys: &[&str], more: &[&str]) {
+    let command = [&["cluster", "rotate", "--name", "c1"], keys, more].concat();
     let requested = plane.keelway.run(&command, &plane.text).succeeded().stdout;
     plane.apply(&requested);
 }
 
 fn phases(plane: &Plane<'_>) -> [Option<RotationPhase>; 2] {
-    RotatedKey::ALL.map(|key| plane.cluster().rotation(key).map(|rotation| rotation.phase))
+    [RotatedKey::ServiceAccount, RotatedKey::Encryption]
+        .map(|key| plane.cluster().rotation(key).map(|rotation| rotation.phase))
 }
 
 /// Returns a new token. An API server that has just started issues it, too.

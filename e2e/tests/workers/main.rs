@@ -13,6 +13,7 @@ mod access;
 mod addons;
 mod admission;
 mod asleep;
+mod authorities;
 mod beside;
 mod controller;
 mod evicted;
@@ -91,6 +92,7 @@ fn scenario(tag: &str, reach: ReachMode) {
         access::top(&c1);
         access::watch_from_a_pod(&c1);
     });
+    stage("authorities", || authorities::rotate(&worker_fleet, &c1));
     stage("admission", || admission::by_a_pod(&c1));
     stage("public", || public::nothing_has_privilege(&worker_fleet));
     stage("NATs", || nats::forget_and_move(&worker_fleet, &c1));

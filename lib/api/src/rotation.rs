@@ -8,18 +8,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::Cluster;
 
-/// The keys of a cluster that can be rotated while it runs.
+/// The keys and authorities of a cluster that can be rotated while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RotatedKey {
     /// The key that signs service account tokens.
     ServiceAccount,
     /// The key that encrypts Secrets in etcd.
     Encryption,
+    /// The authority for etcd members and their clients.
+    EtcdAuthority,
+    /// The authority for requests that API servers pass on to aggregated API servers.
+    FrontProxyAuthority,
+    /// The authority for connections between Keelway's own components.
+    InfrastructureAuthority,
 }
 
 impl RotatedKey {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::ServiceAccount, Self::Encryption];
+    pub const ALL: [Self; 5] = [
+        Self::ServiceAccount,
+        Self::Encryption,
+        Self::EtcdAuthority,
+        Self::FrontProxyAuthority,
+        Self::InfrastructureAuthority,
+    ];
+
+    /// Returns whether it is an authority, which signs certificates.
+    #[must_use]
+    pub fn is_authority(self) -> bool {
+        match self {
+            Self::ServiceAccount | Self::Encryption => false,
+            Self::EtcdAuthority | Self::FrontProxyAuthority | Self::InfrastructureAuthority => true,
+        }
+    }
 
     /// Returns its field in `spec.rotations` and `status.rotations`.
     #[must_use]
@@ -27,6 +48,9 @@ impl RotatedKey {
         match self {
             Self::ServiceAccount => "serviceAccountKey",
             Self::Encryption => "encryptionKey",
+            Self::EtcdAuthority => "etcdAuthority",
+            Self::FrontProxyAuthority => "frontProxyAuthority",
+            Self::InfrastructureAuthority => "infrastructureAuthority",
         }
     }
 
@@ -36,6 +60,9 @@ impl RotatedKey {
         match self {
             Self::ServiceAccount => "--service-account-key",
             Self::Encryption => "--encryption-key",
+            Self::EtcdAuthority => "--authority etcd",
+            Self::FrontProxyAuthority => "--authority front-proxy",
+            Self::InfrastructureAuthority => "--authority infrastructure",
         }
     }
 }
@@ -45,6 +72,9 @@ impl fmt::Display for RotatedKey {
         f.write_str(match self {
             Self::ServiceAccount => "service account key",
             Self::Encryption => "encryption key",
+            Self::EtcdAuthority => "etcd authority",
+            Self::FrontProxyAuthority => "front-proxy authority",
+            Self::InfrastructureAuthority => "infrastructure authority",
         })
     }
 }
@@ -59,6 +89,16 @@ pub struct RotationsSpec {
     /// The key that encrypts Secrets in etcd. `keelway cluster rotate --encryption-key` sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption_key: Option<RotationRequest>,
+    /// The authority for etcd members and their clients. `keelway cluster rotate --authority etcd` sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd_authority: Option<RotationRequest>,
+    /// The authority for requests that API servers pass on to aggregated API servers. `keelway cluster rotate --authority front-proxy`
+    /// sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub front_proxy_authority: Option<RotationRequest>,
+    /// The authority for connections between Keelway's own components. `keelway cluster rotate --authority infrastructure` sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub infrastructure_authority: Option<RotationRequest>,
 }
 
 /// A request to rotate one key. A request is executed once.
@@ -89,6 +129,15 @@ pub struct RotationsStatus {
     /// The key that encrypts Secrets in etcd.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption_key: Option<KeyRotation>,
+    /// The authority for etcd members and their clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd_authority: Option<KeyRotation>,
+    /// The authority for requests that API servers pass on to aggregated API servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub front_proxy_authority: Option<KeyRotation>,
+    /// The authority for connections between Keelway's own components.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub infrastructure_authority: Option<KeyRotation>,
 }
 
 /// The rotation of one key.
@@ -146,6 +195,9 @@ impl RotationsSpec {
         match key {
             RotatedKey::ServiceAccount => self.service_account_key.as_ref(),
             RotatedKey::Encryption => self.encryption_key.as_ref(),
+            RotatedKey::EtcdAuthority => self.etcd_authority.as_ref(),
+            RotatedKey::FrontProxyAuthority => self.front_proxy_authority.as_ref(),
+            RotatedKey::InfrastructureAuthority => self.infrastructure_authority.as_ref(),
         }
     }
 
@@ -154,6 +206,9 @@ impl RotationsSpec {
         match key {
             RotatedKey::ServiceAccount => &mut self.service_account_key,
             RotatedKey::Encryption => &mut self.encryption_key,
+            RotatedKey::EtcdAuthority => &mut self.etcd_authority,
+            RotatedKey::FrontProxyAuthority => &mut self.front_proxy_authority,
+            RotatedKey::InfrastructureAuthority => &mut self.infrastructure_authority,
         }
     }
 }
@@ -164,6 +219,9 @@ impl RotationsStatus {
         match key {
             RotatedKey::ServiceAccount => &mut self.service_account_key,
             RotatedKey::Encryption => &mut self.encryption_key,
+            RotatedKey::EtcdAuthority => &mut self.etcd_authority,
+            RotatedKey::FrontProxyAuthority => &mut self.front_proxy_authority,
+            RotatedKey::InfrastructureAuthority => &mut self.infrastructure_authority,
         }
     }
 }
@@ -184,6 +242,9 @@ impl Cluster {
         match key {
             RotatedKey::ServiceAccount => all.service_account_key.as_ref(),
             RotatedKey::Encryption => all.encryption_key.as_ref(),
+            RotatedKey::EtcdAuthority => all.etcd_authority.as_ref(),
+            RotatedKey::FrontProxyAuthority => all.front_proxy_authority.as_ref(),
+            RotatedKey::InfrastructureAuthority => all.infrastructure_authority.as_ref(),
         }
     }
 

@@ -11,12 +11,7 @@ use keelway_api::{
     name::{ClusterId, ClusterRef},
 };
 
-use crate::{
-    PassObservation, WaitBlocker,
-    plan::Plan,
-    secret_names::{ETCD, FRONT_PROXY, INFRASTRUCTURE, KUBERNETES},
-    verdict::verdict,
-};
+use crate::{PassObservation, WaitBlocker, plan::Plan, secret_names::AUTHORITIES, verdict::verdict};
 
 /// The name of the signing generation's certificate.
 const ACTIVE: &str = "active";
@@ -29,8 +24,8 @@ pub(crate) fn plan_authorities(plan: &mut Plan, seen: &PassObservation, now: Tim
     for name in names {
         let Some(cluster) = plan.documents.clusters.get(&name) else { continue };
         let Some(id) = cluster.id().filter(|_| !cluster.deleted()) else { continue };
-        let with_end = |secret| Some((secret, ended(seen, id, secret, now)?));
-        let ended: Vec<_> = [KUBERNETES, ETCD, FRONT_PROXY, INFRASTRUCTURE].into_iter().filter_map(with_end).collect();
+        let with_end = |(secret, _)| Some((secret, ended(seen, id, secret, now)?));
+        let ended: Vec<_> = AUTHORITIES.into_iter().filter_map(with_end).collect();
         let is_reported =
             cluster.status.as_ref().is_some_and(|status| status.conditions.iter().any(|one| one.type_ == VALID));
         // A document that does not change stays shared.

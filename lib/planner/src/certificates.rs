@@ -32,8 +32,8 @@ use crate::{
     plan::Plan,
     pod::gateway_streams::TUNNEL_CERTIFICATE,
     secret_names::{
-        API_SERVER_NAME, AUTHORITY, DRIVER_SECRET, EGRESS_NAME, ENCRYPTION, ETCD, FRONT_PROXY, GATEWAY_NAME,
-        INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, SNAPSHOTS, WIREGUARD,
+        API_SERVER_NAME, AUTHORITIES, AUTHORITY, DRIVER_SECRET, EGRESS_NAME, ENCRYPTION, ETCD, FRONT_PROXY,
+        GATEWAY_NAME, INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, SNAPSHOTS, WIREGUARD,
     },
     tenant::Tenant,
     world::ValidatedDocuments,
@@ -72,22 +72,7 @@ pub(crate) fn plan_certificates(
         let signs = |want: &DesiredCertificate| ended(seen, tenant.id, want.authority, now).is_none();
         let seen = certificates_of(seen, tenant.id);
         let public = ingress_addresses(&tenant, world);
-        let sites = tenant.components.iter().map(|(pod, component)| CertificateInputs {
-            world,
-            public: &public,
-            cluster: tenant.cluster,
-            pod,
-            spec: &component.spec,
-        });
-        let is_asleep = tenant.document.spec.asleep && tenant.document.is_sleeping();
-        let drivers = match world.hosting() {
-            None if is_asleep => Vec::new(),
-            Some(_) => vec![first_administrator_of_host()],
-            None => vec![driver(), driver_of_etcd()],
-        };
-        let needed = |site: &CertificateInputs| !is_asleep || site.spec.role == Role::Ingress;
-        let in_sleep = tenant.document.is_sleeping();
-        let wanted = drivers.into_iter().chain(sites.filter(needed).flat_map(|site| site.certificates(in_sleep)));
+        let wanted = desired(&tenant, world, &public);
         let signed = wanted.filter(|want| signs(want) && !tenant.cannot_use(want.authority));
         let due = signed.filter(|want| want.is_due(&tenant, &seen, now));
         if tenant.cluster.paused {
@@ -108,6 +93,42 @@ pub(crate) fn plan_certificates(
     }
     plan.waiting.extend(blocked);
     overdue
+}
+
+/// The certificates of a cluster, in the present state of its components.
+fn desired<'a>(
+    tenant: &'a Tenant,
+    world: &'a ValidatedDocuments,
+    public: &'a [IpAddr],
+) -> impl Iterator<Item = DesiredCertificate<'a>> {
+    let sites = tenant.components.iter().map(move |(pod, component)| CertificateInputs {
+        world,
+        public,
+        cluster: tenant.cluster,
+        pod,
+        spec: &component.spec,
+    });
+    let is_asleep = tenant.document.spec.asleep && tenant.document.is_sleeping();
+    let drivers = match world.hosting() {
+        None if is_asleep => Vec::new(),
+        Some(_) => vec![first_administrator_of_host()],
+        None => vec![driver(), driver_of_etcd()],
+    };
+    let needed = move |site: &CertificateInputs| !is_asleep || site.spec.role == Role::Ingress;
+    let in_sleep = tenant.document.is_sleeping();
+    drivers.into_iter().chain(sites.filter(needed).flat_map(move |site| site.certificates(in_sleep)))
+}
+
+/// Whether a certificate is still to be issued by the active generation of an authority.
+pub(crate) fn awaits_issue(
+    tenant: &Tenant,
+    world: &ValidatedDocuments,
+    seen: &PassObservation,
+    authority: &str,
+) -> bool {
+    let (seen, public) = (certificates_of(seen, tenant.id), ingress_addresses(tenant, world));
+    let mut wanted = desired(tenant, world, &public).filter(|want| want.authority == authority);
+    wanted.any(|want| !want.found_in(&seen).is_some_and(|found| found.is_signed_by(want.authority_in(&seen))))
 }
 
 /// Whether it is of an ingress, which has a certificate only in sleep.
@@ -139,6 +160,11 @@ fn certificates_of<'a>(seen: &'a PassObservation, id: &ClusterId) -> Vec<NamedCe
     of_cluster.map(|((secret, name), found)| ((secret.name.as_str(), name.as_str()), found)).collect()
 }
 
+fn named<'s>(seen: &[NamedCertificate<'s>], secret: &str, name: &str) -> Option<&'s CertificateSeen> {
+    let place = seen.binary_search_by_key(&(secret, name), |(name, _)| *name).ok()?;
+    seen.get(place).map(|(_, found)| *found)
+}
+
 fn authorities(tenant: &Tenant) -> Vec<MintRequest> {
     let ttl = tenant.cluster.certificates.authority_ttl;
     let is_minted = |name: &str| !tenant.has_secret(name) && !tenant.cannot_use(name);
@@ -150,7 +176,7 @@ fn authorities(tenant: &Tenant) -> Vec<MintRequest> {
         })
     };
     let sealing = tenant.document.spec.etcd.snapshots.as_ref().map(|_| SNAPSHOTS);
-    [(KUBERNETES, "kubernetes"), (ETCD, "etcd"), (FRONT_PROXY, "front-proxy"), (INFRASTRUCTURE, "infrastructure")]
+    AUTHORITIES
         .into_iter()
         .filter_map(authority)
         .chain(missing(SERVICE_ACCOUNT).map(|secret| MintRequest::ServiceAccountKey { secret }))
@@ -179,13 +205,19 @@ impl DesiredCertificate<'_> {
         if !tenant.has_secret(self.authority) {
             return true;
         }
-        let found = |secret, name| {
-            let place = seen.binary_search_by_key(&(secret, name), |(name, _)| *name).ok()?;
-            seen.get(place).map(|(_, found)| *found)
-        };
-        let authority = found(self.authority, AUTHORITY);
-        found(self.secret, self.name)
-            .is_none_or(|found| !holds_at(found, authority, now) || !matches_subject(found, &self.subject))
+        let authority = self.authority_in(seen);
+        self.found_in(seen).is_none_or(|found| {
+            !holds_at(found, authority, now) || !found.is_signed_by(authority) || !matches_subject(found, &self.subject)
+        })
+    }
+
+    fn found_in<'s>(&self, seen: &[NamedCertificate<'s>]) -> Option<&'s CertificateSeen> {
+        named(seen, self.secret, self.name)
+    }
+
+    /// The active certificate of its authority.
+    fn authority_in<'s>(&self, seen: &[NamedCertificate<'s>]) -> Option<&'s CertificateSeen> {
+        named(seen, self.authority, AUTHORITY)
     }
 
     fn request(self, id: &ClusterId, ttl: Span) -> MintRequest {

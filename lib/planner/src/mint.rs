@@ -34,6 +34,15 @@ pub enum MintRequest {
         /// The Secret that it is stored in.
         secret: SecretName,
     },
+    /// The next generation of an authority. If the Secret has one, it stays.
+    NextAuthority {
+        /// The Secret that it is stored in.
+        secret: SecretName,
+        /// The beginning of its certificate's common name, which ends with its key's fingerprint.
+        common_name: String,
+        /// Its lifetime.
+        ttl: Span,
+    },
     /// The key that encrypts Secrets at rest in etcd, or the one that snapshots are sealed to.
     EncryptionKey {
         /// The Secret that it is stored in.
@@ -83,6 +92,7 @@ impl MintRequest {
             | Self::ServiceAccountKey { secret }
             | Self::NextServiceAccountKey { secret }
             | Self::NextEncryptionKey { secret }
+            | Self::NextAuthority { secret, .. }
             | Self::EncryptionKey { secret }
             | Self::WireGuardKey { secret, .. }
             | Self::Certificate { secret, .. }
@@ -118,6 +128,7 @@ impl fmt::Display for MintRequest {
             Self::NextServiceAccountKey { secret } | Self::NextEncryptionKey { secret } => {
                 write!(f, "create the next key of {}", secret.name)
             }
+            Self::NextAuthority { secret, .. } => write!(f, "create the next generation of authority {}", secret.name),
             Self::WireGuardKey { secret, name } => write!(f, "create key {}/{name}", secret.name),
             Self::Certificate { secret, name, .. } => write!(f, "issue certificate {}/{name}", secret.name),
             Self::RevocationList { secret, name, .. } => write!(f, "sign revocation list {}/{name}", secret.name),

@@ -85,7 +85,8 @@ fn note_next(documents: &mut Documents) {
             let rotation = cluster.running_rotation(key).filter(|rotation| rotation.phase == RotationPhase::Announcing);
             let secret = secret_of(key);
             let value = documents.secrets.get(&SecretName::of(id, secret)).and_then(|found| {
-                let next = found.data.as_ref()?.get("next.key")?;
+                let entry = if key.is_authority() { "next.crt" } else { "next.key" };
+                let next = found.data.as_ref()?.get(entry)?;
                 Some(fingerprint_of(secret, &next.0))
             });
             let new = rotation.zip(value).filter(|(rotation, found)| !is_next(rotation, found));

@@ -69,6 +69,18 @@ pub struct CertificateSeen {
     pub renew_at: Timestamp,
     /// The end of its validity.
     pub not_after: Timestamp,
+    /// Its subject key identifier. Authorities have one.
+    pub key_id: Option<Vec<u8>>,
+    /// Its authority key identifier: the subject key identifier of the authority that signed it (RFC 5280, section 4.2.1.1).
+    pub authority_key_id: Option<Vec<u8>>,
+}
+
+impl CertificateSeen {
+    /// Whether this generation of an authority signed it. None: the authority cannot be read, so nothing says otherwise.
+    pub(crate) fn is_signed_by(&self, authority: Option<&Self>) -> bool {
+        let key_id = authority.and_then(|authority| authority.key_id.as_ref());
+        key_id.is_none_or(|key_id| self.authority_key_id.as_ref() == Some(key_id))
+    }
 }
 
 impl PassObservation {

@@ -1,15 +1,16 @@
-//! Rotations of keys while a cluster runs.
+//! Rotations of keys and authorities while a cluster runs.
 //!
 //! The gates, one for each phase. A phase ends when its effect was observed on every component that is concerned, and never because time has passed:
 //!
-//! 1. Announcing: the next key is minted beside the active one. Every API server runs with it before it is used, so whatever it signs is accepted
-//!    everywhere.
+//! 1. Announcing: the next key is minted beside the active one. Everything that verifies or decrypts with it runs with it before it is used, so whatever
+//!    it signs is accepted everywhere.
 //! 2. Activating: the next key becomes the active one in one save, and the active one the previous one. It ends when every component that signs runs with
-//!    the new key, so the previous one signs nothing any more.
+//!    the new key, so the previous one signs nothing any more. Of an authority: when every component runs with certificates that the new generation
+//!    signed.
 //! 3. Reencrypting, of the encryption key only: every Secret is written again. It ends when the cluster records that all were. Before an activation, the
 //!    same is done for data that only a previous key decrypts, which a cluster that began with a snapshot of another one may have.
 //! 4. Prepared: both keys are valid. Only a person knows whether something still relies on the previous one, and says so in the request.
-//! 5. Retiring: the previous key is removed. It ends when no API server runs with it. The encryption key is removed only if the store of this moment
+//! 5. Retiring: the previous key is removed. It ends when no component runs with it. The encryption key is removed only if the store of this moment
 //!    records that every Secret was written again: it may have been restored since.
 //!
 //! A component on a machine that does not respond may run with the keys of before, so it keeps the phase. So does a component that leaves, until it has
@@ -28,6 +29,7 @@ use keelway_api::{
     ByteString, Cluster, Documents, Secret, Time,
     condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     documents::SecretName,
+    duration::Span,
     entries::CompactMap,
     machine::ObservedValue,
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName},
@@ -38,14 +40,15 @@ use keelway_api::{
 use crate::{
     Decision, MintRequest, PassObservation, WaitBlocker, WaitKind, WaitSubject, Waiting,
     bundles::derived,
+    certificates::awaits_issue,
     minted::{found, is_next},
     plan::Plan,
     pod::key_name,
-    secret_names::secret_of,
+    secret_names::{AUTHORITIES, secret_of},
     tenant::Tenant,
     text::joined,
     verdict::verdict,
-    versions::does_its_work,
+    versions::has_all_files,
     world::ValidatedDocuments,
 };
 
@@ -88,6 +91,9 @@ pub enum RotationBlocker {
     /// The API did not report which Secrets were written again.
     #[error("its API to report which Secrets were written again: {0}")]
     Api(String),
+    /// Certificates have to be issued by the new generation of an authority.
+    #[error("certificates to be issued by the new {0}")]
+    Certificates(RotatedKey),
     /// Another rotation is requested before this one has ended.
     #[error(
         "the rotation of {requested_at} to be completed: set spec.rotations.{field}.requestedAt to that time again, and complete it before you \
@@ -145,6 +151,8 @@ struct RotationTarget {
     cluster: ClusterRef,
     id: ClusterId,
     key: RotatedKey,
+    /// The lifetime of the cluster's authorities.
+    authority_ttl: Span,
 }
 
 /// Takes the next step of each rotation, and reports those that run.
@@ -152,7 +160,12 @@ pub(crate) fn plan_rotations(plan: &mut Plan, world: &ValidatedDocuments, seen: 
     let mut steps: Vec<(RotationTarget, RotationStep)> = Vec::new();
     for tenant in Tenant::all(&plan.documents, world).filter(is_rotated) {
         for key in RotatedKey::ALL {
-            let target = || RotationTarget { cluster: tenant.cluster.reference.clone(), id: tenant.id.clone(), key };
+            let target = || RotationTarget {
+                cluster: tenant.cluster.reference.clone(),
+                id: tenant.id.clone(),
+                key,
+                authority_ttl: tenant.cluster.certificates.authority_ttl,
+            };
             steps.extend(next_step(&tenant, world, seen, key).map(|step| (target(), step)));
         }
     }
@@ -200,9 +213,15 @@ fn next_step(
             outdated().or_else(|| rewrite(tenant, seen)).or(Some(RotationStep::RemovePrevious))
         }
         RotationPhase::Announcing => after(RotationStep::Activate),
+        RotationPhase::Activating if key.is_authority() && awaits_issue(tenant, world, seen, secret_of(key)) => {
+            Some(RotationStep::Wait(WaitKind::InProgress, RotationBlocker::Certificates(key)))
+        }
         RotationPhase::Activating => after(RotationStep::Enter(match key {
-            RotatedKey::ServiceAccount => RotationPhase::Prepared,
             RotatedKey::Encryption => RotationPhase::Reencrypting,
+            RotatedKey::ServiceAccount
+            | RotatedKey::EtcdAuthority
+            | RotatedKey::FrontProxyAuthority
+            | RotatedKey::InfrastructureAuthority => RotationPhase::Prepared,
         })),
         RotationPhase::Reencrypting => {
             Some(rewrite(tenant, seen).unwrap_or(RotationStep::Enter(RotationPhase::Prepared)))
@@ -279,6 +298,9 @@ fn halves(key: RotatedKey) -> &'static [&'static str] {
     match key {
         RotatedKey::ServiceAccount => &["key", "pub"],
         RotatedKey::Encryption => &["key"],
+        RotatedKey::EtcdAuthority | RotatedKey::FrontProxyAuthority | RotatedKey::InfrastructureAuthority => {
+            &["key", "crt"]
+        }
     }
 }
 
@@ -287,6 +309,7 @@ fn kept_half(key: RotatedKey) -> &'static str {
     match key {
         RotatedKey::ServiceAccount => "pub",
         RotatedKey::Encryption => "key",
+        RotatedKey::EtcdAuthority | RotatedKey::FrontProxyAuthority | RotatedKey::InfrastructureAuthority => "crt",
     }
 }
 
@@ -302,6 +325,13 @@ fn concerned(key: RotatedKey, phase: RotationPhase) -> &'static [Role] {
             &[Role::KubeApiserver, Role::KubeControllerManager]
         }
         (RotatedKey::ServiceAccount | RotatedKey::Encryption, _) => &[Role::KubeApiserver],
+        (RotatedKey::EtcdAuthority, _) => &[Role::Etcd, Role::KubeApiserver],
+        (RotatedKey::FrontProxyAuthority, _) => {
+            &[Role::KubeApiserver, Role::KubeControllerManager, Role::KubeScheduler]
+        }
+        (RotatedKey::InfrastructureAuthority, _) => {
+            &[Role::KubeApiserver, Role::KubeControllerManager, Role::KubeScheduler, Role::Gateway]
+        }
     }
 }
 
@@ -313,7 +343,7 @@ fn outdated(
     (key, phase): (RotatedKey, RotationPhase),
 ) -> Option<RotationStep> {
     let mut all = concerned(key, phase).iter().flat_map(|role| tenant.of_role(*role));
-    let (pod, component) = all.find(|(pod, component)| !does_its_work(tenant, world, seen, pod, &component.spec))?;
+    let (pod, component) = all.find(|(pod, component)| !has_all_files(tenant, world, seen, pod, &component.spec))?;
     let (component, machine) = (pod.component.clone(), component.spec.hypervisor.clone());
     Some(if seen.machine(&machine).is_some() {
         RotationStep::Wait(WaitKind::InProgress, RotationBlocker::Component { component, key, phase })
@@ -374,11 +404,15 @@ fn remove_previous(plan: &mut Plan, target: &RotationTarget) {
     change_secret(plan, target, |secret| drop(secret.remove(&previous)));
 }
 
-fn mint(plan: &mut Plan, RotationTarget { id, key, .. }: &RotationTarget) {
+fn mint(plan: &mut Plan, RotationTarget { id, key, authority_ttl, .. }: &RotationTarget) {
     let secret = SecretName::of(id, secret_of(*key));
-    plan.mint.push(match key {
-        RotatedKey::ServiceAccount => MintRequest::NextServiceAccountKey { secret },
-        RotatedKey::Encryption => MintRequest::NextEncryptionKey { secret },
+    let authority = AUTHORITIES.into_iter().find(|(name, _)| *name == secret.name);
+    plan.mint.push(match (authority, key) {
+        (Some((_, common_name)), _) => {
+            MintRequest::NextAuthority { secret, common_name: common_name.to_string(), ttl: *authority_ttl }
+        }
+        (None, RotatedKey::Encryption) => MintRequest::NextEncryptionKey { secret },
+        (None, _) => MintRequest::NextServiceAccountKey { secret },
     });
 }
 
@@ -408,10 +442,18 @@ type SecretValues = CompactMap<ByteString>;
 fn change_secret(plan: &mut Plan, target: &RotationTarget, change: impl FnOnce(&mut SecretValues)) {
     let name = SecretName::of(&target.id, secret_of(target.key));
     let Some(secret) = plan.documents.secrets.get_mut(&name) else { return };
-    change(secret.data.get_or_insert_default());
+    let values = secret.data.get_or_insert_default();
+    change(values);
+    let has_previous = values.contains_key(entry("previous", kept_half(target.key)).as_str());
     match target.key {
         RotatedKey::ServiceAccount => derive_bundle(secret, "bundle.pub", "pub"),
         RotatedKey::Encryption => {}
+        // An activation does not change which certificates are in the bundle, so what reads the bundle only when it starts is not restarted.
+        RotatedKey::EtcdAuthority | RotatedKey::FrontProxyAuthority | RotatedKey::InfrastructureAuthority => {
+            if !has_previous {
+                derive_bundle(secret, "bundle.crt", "crt");
+            }
+        }
     }
 }
 

@@ -34,11 +34,19 @@ pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 /// The user of gateways.
 pub(crate) const GATEWAY: &str = keelway_api::worker::GATEWAY_USER;
 
+/// The authorities of a cluster: their Secrets, and the common names of their first certificates. The certificate of a later generation has a name of
+/// its own that begins with it.
+pub(crate) const AUTHORITIES: [(&str, &str); 4] =
+    [(KUBERNETES, "kubernetes"), (ETCD, "etcd"), (FRONT_PROXY, "front-proxy"), (INFRASTRUCTURE, "infrastructure")];
+
 /// Returns the Secret of a key that can be rotated.
 pub(crate) fn secret_of(key: RotatedKey) -> &'static str {
     match key {
         RotatedKey::ServiceAccount => SERVICE_ACCOUNT,
         RotatedKey::Encryption => ENCRYPTION,
+        RotatedKey::EtcdAuthority => ETCD,
+        RotatedKey::FrontProxyAuthority => FRONT_PROXY,
+        RotatedKey::InfrastructureAuthority => INFRASTRUCTURE,
     }
 }
 

@@ -1,6 +1,8 @@
 //! The decisions of a pass, in one program: each file here is a module of it.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "this is all test")]
 
+#[cfg(feature = "testing")]
+mod authority_rotation;
 mod classes;
 mod fleets;
 mod ingress_file;

@@ -514,6 +514,8 @@ fn an_expired_authority_is_reported_on_its_cluster_and_signs_nothing() {
         renew_at: Timestamp::UNIX_EPOCH,
         not_before: Timestamp::UNIX_EPOCH,
         not_after: Timestamp::from_second(end).unwrap(),
+        key_id: None,
+        authority_key_id: None,
     };
     for (id, end) in [(&one, 0), (&other, 3600)] {
         world.seen.certificates.insert((SecretName::of(id, "etcd-ca"), "active".to_owned()), seen(end));

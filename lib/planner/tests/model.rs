@@ -14,12 +14,49 @@ use keelway_api::{
 };
 use keelway_planner::{CertificateSeen, MintRequest, Plan, identify};
 
+/// In a certificate, what precedes the certificate of its authority.
+pub(crate) const SIGNED_BY: &[u8] = b", signed by ";
+
+/// Returns the certificate of the authority that signed a certificate of the model. None: the first generation signed it.
+pub(crate) fn signer_of(certificate: &[u8]) -> Option<Vec<u8>> {
+    let at = certificate.windows(SIGNED_BY.len()).position(|window| window == SIGNED_BY)?;
+    certificate.get(at + SIGNED_BY.len()..).map(<[u8]>::to_vec)
+}
+
+/// Updates which authorities the documents have, and which of them signed each certificate.
+pub(crate) fn see_signers(documents: &Documents, certificates: &mut BTreeMap<(SecretName, String), CertificateSeen>) {
+    for ((secret, name), seen) in &mut *certificates {
+        let value = documents.secrets.get(secret).and_then(|secret| secret.data.as_ref()?.get(&format!("{name}.crt")));
+        seen.authority_key_id = value.and_then(|value| signer_of(&value.0));
+    }
+    let is_later = |value: &ByteString| value.0.starts_with(b"\nnext of ");
+    for (name, secret) in documents.secrets.iter().filter(|(name, _)| name.name.ends_with("-ca")) {
+        let Some(active) = secret.data.as_ref().and_then(|data| data.get("active.crt")) else { continue };
+        let seen = CertificateSeen {
+            common_name: name.name.clone(),
+            organizations: Vec::new(),
+            dns_names: Vec::new(),
+            addresses: Vec::new(),
+            not_before: Timestamp::UNIX_EPOCH,
+            renew_at: Timestamp::MAX,
+            not_after: Timestamp::MAX,
+            key_id: is_later(active).then(|| active.0.clone()),
+            authority_key_id: None,
+        };
+        certificates.insert((name.clone(), "active".to_owned()), seen);
+    }
+}
+
 /// Mints what a plan requests into its documents, and adds the contents of the certificates.
 pub(crate) fn mint(plan: &mut Plan, certificates: &mut BTreeMap<(SecretName, String), CertificateSeen>) {
     for wanted in &plan.mint {
         let (secret, keys) = match wanted {
             MintRequest::Authority { secret, .. } => {
                 (secret, ["active.crt", "active.key", "bundle.crt"].map(str::to_owned).to_vec())
+            }
+            MintRequest::NextAuthority { secret, .. } => {
+                mint_next_authority(&mut plan.documents, secret);
+                continue;
             }
             MintRequest::ServiceAccountKey { secret } => {
                 (secret, ["active.key", "bundle.pub"].map(str::to_owned).to_vec())
@@ -34,7 +71,10 @@ pub(crate) fn mint(plan: &mut Plan, certificates: &mut BTreeMap<(SecretName, Str
             }
             MintRequest::EncryptionKey { secret } => (secret, vec!["active.key".to_owned()]),
             MintRequest::WireGuardKey { secret, name } => (secret, vec![format!("{name}.key"), format!("{name}.pub")]),
-            MintRequest::Certificate { secret, name, subject, .. } => {
+            MintRequest::Certificate { secret, name, subject, authority, .. } => {
+                let signer =
+                    plan.documents.secrets.get(authority).and_then(|found| found.data.as_ref()?.get("active.crt"));
+                let signer = signer.map(|signer| signer.0.clone());
                 let seen = CertificateSeen {
                     common_name: subject.common_name.clone(),
                     organizations: subject.organizations.clone(),
@@ -43,9 +83,19 @@ pub(crate) fn mint(plan: &mut Plan, certificates: &mut BTreeMap<(SecretName, Str
                     not_before: Timestamp::UNIX_EPOCH,
                     renew_at: Timestamp::MAX,
                     not_after: Timestamp::MAX,
+                    key_id: None,
+                    authority_key_id: signer.clone(),
                 };
                 certificates.insert((secret.clone(), name.clone()), seen);
-                (secret, vec![format!("{name}.crt"), format!("{name}.key")])
+                for half in ["crt", "key"] {
+                    keep(&mut plan.documents, secret, &format!("{name}.{half}"));
+                }
+                // A first generation is not named, so that what every pod begins with stays the same.
+                if let Some(signer) = signer.filter(|signer| signer.starts_with(b"\nnext of ")) {
+                    let text = [format!("{}/{name}.crt", secret.name).as_bytes(), SIGNED_BY, &signer].concat();
+                    plan.documents.put_secret_values(secret, [(format!("{name}.crt"), ByteString(text))]);
+                }
+                continue;
             }
             MintRequest::RevocationList { secret, name, .. } => (secret, vec![name.clone()]),
         };
@@ -71,6 +121,21 @@ fn mint_next(documents: &mut Documents, name: &SecretName) {
     let bundle = parts.flat_map(|part| part.0.clone()).collect();
     values.insert("bundle.pub".to_owned(), ByteString(bundle));
     documents.put_secret_values(name, values);
+}
+
+/// A next authority differs from every one before it. Each is one line of the bundle.
+fn mint_next_authority(documents: &mut Documents, name: &SecretName) {
+    let data = documents.secrets.get(name).and_then(|secret| secret.data.clone()).unwrap_or_default();
+    if data.contains_key("next.crt") {
+        return;
+    }
+    let next = |half: &str| {
+        let active = data[format!("active.{half}").as_str()].0.trim_ascii();
+        ByteString([b"\nnext of ", active].concat())
+    };
+    let bundle = ByteString([data["active.crt"].0.as_slice(), &next("crt").0].concat());
+    let values = [("next.crt", next("crt")), ("next.key", next("key")), ("bundle.crt", bundle)];
+    documents.put_secret_values(name, values.map(|(name, value)| (name.to_owned(), value)));
 }
 
 fn mint_next_encryption(documents: &mut Documents, name: &SecretName) {
@@ -130,10 +195,14 @@ pub(crate) fn apply(state: &mut MachineState, config: &MachineConfig) {
     state.servers.retain(|pod, _| kept.contains(pod));
     for removal in config.removals.keys().filter(|pod| !config.pods.contains_key(*pod)) {
         state.files.remove(&removal.to_string());
+        state.files.retain(|path, _| !path.starts_with(&format!("{removal}/files/")));
     }
     for (name, pod) in &config.pods {
         if kept.contains(name) {
             change(state, name, pod);
+            if state.sandboxes.iter().any(|sandbox| sandbox.pod == *name && sandbox.digest == pod.digest()) {
+                write_files(state, name, pod);
+            }
         } else if let Start::Copied(copy) = pod.start {
             copy_data(state, name, pod, copy);
         } else if pod.start.stops() {
@@ -172,11 +241,19 @@ fn directory(pod: &Pod) -> FileState {
     FileState { user: 0, group: pod.user, mode: 0o750, sha256: None }
 }
 
+fn write_files(state: &mut MachineState, name: &PodName, pod: &Pod) {
+    for (file, digest) in pod.files.iter().zip(pod.digests().files) {
+        let written = FileState { sha256: Some(digest), ..directory(pod) };
+        state.files.insert(format!("{name}/files/{}", file.path), written);
+    }
+}
+
 fn start(state: &mut MachineState, name: &PodName, pod: &Pod) {
     let id = name.to_string();
     let sandbox = SandboxState { id: id.clone(), pod: name.clone(), attempt: 0, digest: pod.digest(), ready: true };
     state.sandboxes.push(sandbox);
     state.files.insert(format!("{name}/files"), directory(pod));
+    write_files(state, name, pod);
     state.containers.extend(pod.containers.iter().map(|container| ContainerState {
         id: format!("{id}-{}", container.name),
         sandbox: id.clone(),

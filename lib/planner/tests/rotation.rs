@@ -28,7 +28,7 @@ fn settled() -> World {
     world
 }
 
-fn cluster(documents: &Documents) -> &Cluster {
+pub(super) fn cluster(documents: &Documents) -> &Cluster {
     documents.clusters.values().next().unwrap()
 }
 
@@ -99,7 +99,7 @@ fn blockers(plan: &Plan) -> Vec<String> {
     blockers.filter(|blocker| matches!(blocker, WaitBlocker::Rotation(_))).map(ToString::to_string).collect()
 }
 
-fn is_settled(plan: &Plan) -> bool {
+pub(super) fn is_settled(plan: &Plan) -> bool {
     plan.decisions.is_empty() && plan.waiting.is_empty() && plan.mint.is_empty()
 }
 
@@ -176,7 +176,7 @@ fn another_request_waits_for_the_end_of_the_first() {
 }
 
 /// The number of the machine of an API server.
-fn machine_of(world: &World, server: &str) -> usize {
+pub(super) fn machine_of(world: &World, server: &str) -> usize {
     let mut all = world.documents.components.iter();
     let (_, component) = all.find(|(pod, _)| pod.component.as_str() == server).unwrap();
     world.number_of(&component.spec.hypervisor)
@@ -402,7 +402,7 @@ fn fate() -> impl Strategy<Value = DriverFate> {
     ]
 }
 
-fn round() -> impl Strategy<Value = Round> {
+pub(super) fn round() -> impl Strategy<Value = Round> {
     let bits = || prop_oneof![3 => Just(0), 1 => any::<u8>()];
     (bits(), bits(), fate()).prop_map(|(silent, dead, fate)| Round { silent, dead, fate, ..calm(MEMBERS) })
 }

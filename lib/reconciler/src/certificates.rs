@@ -57,6 +57,8 @@ fn facts(pem: &str) -> Option<CertificateSeen> {
         not_before: facts.validity.not_before(),
         renew_at: facts.validity.renew_at(),
         not_after: facts.validity.not_after(),
+        key_id: facts.key_id,
+        authority_key_id: facts.authority_key_id,
     })
 }
 
@@ -86,6 +88,8 @@ mod tests {
             not_before: Timestamp::UNIX_EPOCH,
             renew_at: Timestamp::UNIX_EPOCH,
             not_after: Timestamp::UNIX_EPOCH,
+            key_id: None,
+            authority_key_id: None,
         };
         let known: ObservedCertificates = [((name.clone(), "server".to_owned()), seen)].into();
         let read = CertificateSnapshot::of(&before, known.clone());

@@ -105,6 +105,14 @@ impl<R: CryptoRng> PkiMinter<R> {
                 keyring.next.get_or_insert_with(|| EncryptionKey::mint(&mut self.rng));
                 Ok(keyring.to_secret_data())
             }
+            MintRequest::NextAuthority { secret, common_name, ttl } => {
+                let mut keyring = authority_of(documents, secret)?;
+                if keyring.next.is_none() {
+                    let next = Authority::mint_generation(common_name, validity(now, *ttl)?, &mut self.rng);
+                    keyring.next = Some(next.map_err(MintError::Authority)?);
+                }
+                Ok(keyring.to_secret_data())
+            }
             MintRequest::EncryptionKey { .. } => {
                 Ok(EncryptionKeyring::first(EncryptionKey::mint(&mut self.rng)).to_secret_data())
             }

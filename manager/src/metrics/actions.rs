@@ -116,7 +116,7 @@ fn of_decision(decision: &Decision) -> &'static str {
 
 fn of_mint(request: &MintRequest) -> &'static str {
     match request {
-        MintRequest::Authority { .. } => "mint-authority",
+        MintRequest::Authority { .. } | MintRequest::NextAuthority { .. } => "mint-authority",
         MintRequest::ServiceAccountKey { .. }
         | MintRequest::NextServiceAccountKey { .. }
         | MintRequest::NextEncryptionKey { .. }

@@ -50,6 +50,15 @@ impl MachineState {
         ready.any(runs_in) && !self.reusable_sandbox(name, (pod, digests)).is_some_and(runs_in)
     }
 
+    /// Returns whether the machine has every file of the pod as the config specifies, those included that a program reads again without a restart.
+    #[must_use]
+    pub fn has_files_of(&self, name: &PodName, (pod, digests): (&Pod, &PodDigests)) -> bool {
+        pod.files.iter().zip(&digests.files).all(|(file, digest)| {
+            let found = self.files.get(&file_path(name, &file.path));
+            found.is_some_and(|found| found.sha256.as_ref() == Some(digest))
+        })
+    }
+
     /// If a directory is removed, an existing mount keeps the old one and does not show a new directory of the same name.
     fn has_files_directory(&self, name: &PodName) -> bool {
         let found = self.files.get(&format!("{}/{}/{FILES}", name.cluster, name.component));
@@ -62,9 +71,12 @@ impl MachineState {
         let files = pod.files.iter().zip(&digests.files);
         let mut read_at_start = files.filter(|(file, _)| file.on_change == OnChange::Restart);
         read_at_start.all(|(file, digest)| {
-            let path = format!("{}/{}/{FILES}/{}", name.cluster, name.component, file.path);
             // A directory in place of a file also counts as different.
-            self.files.get(&path).is_none_or(|found| found.sha256.as_ref() == Some(digest))
+            self.files.get(&file_path(name, &file.path)).is_none_or(|found| found.sha256.as_ref() == Some(digest))
         })
     }
+}
+
+fn file_path(name: &PodName, path: &str) -> String {
+    format!("{}/{}/{FILES}/{path}", name.cluster, name.component)
 }

@@ -1,4 +1,4 @@
-//! The checks of rotated keys.
+//! The checks of rotated keys and authorities.
 
 use alloc::{
     collections::BTreeMap,
@@ -21,6 +21,11 @@ use crate::machine_configs;
 
 const SERVICE_ACCOUNT: &str = "service-account";
 const ENCRYPTION: &str = "encryption";
+const ETCD: &str = "etcd-ca";
+const FRONT_PROXY: &str = "front-proxy-ca";
+const INFRASTRUCTURE: &str = "infrastructure-ca";
+/// The Secrets whose contents are rotated.
+const ROTATED: [&str; 5] = [SERVICE_ACCOUNT, ENCRYPTION, ETCD, FRONT_PROXY, INFRASTRUCTURE];
 
 type KeyValues<'a> = BTreeMap<&'a str, &'a [u8]>;
 
@@ -56,7 +61,7 @@ fn transition<'a>(before: &'a Secret, after: &Secret) -> Option<KeyTransition<'a
     let is_same = |name: &str| of(&before, name) == of(&after, name);
     let has = |values: &KeyValues<'_>, name: &str| !of(values, name).is_empty();
     // A public half may be added to a Secret without one.
-    let keeps_active = before.get("active.key") == after.get("active.key");
+    let keeps_active = ["active.key", "active.crt"].iter().all(|entry| before.get(entry) == after.get(entry));
     if keeps_active && is_same("previous") && !has(&before, "next") {
         return Some(KeyTransition::Announced);
     }
@@ -72,26 +77,28 @@ fn transition<'a>(before: &'a Secret, after: &Secret) -> Option<KeyTransition<'a
 
 /// Whether the change of a Secret is one step of a rotation.
 pub(super) fn is_step(name: &str, before: &Secret, after: &Secret) -> bool {
-    [SERVICE_ACCOUNT, ENCRYPTION].contains(&name) && transition(before, after).is_some()
+    ROTATED.contains(&name) && transition(before, after).is_some()
 }
 
-/// Every API server has a key before it signs or encrypts, and nothing uses a key that is removed.
+/// All that verify have a key before it signs or encrypts, and nothing uses a key that is removed.
 pub(super) fn keys_are_verified(step: &PlanTransition) -> Vec<String> {
     let mut found = Vec::new();
     let mut configs = None;
     for cluster in step.before.clusters.values() {
         let Some(id) = cluster.id() else { continue };
-        for secret in [SERVICE_ACCOUNT, ENCRYPTION] {
+        for secret in ROTATED {
             let name = SecretName::of(id, secret);
             let both = step.before.secrets.get(&name).zip(step.after.secrets.get(&name));
             let Some((before, after)) = both.filter(|(before, after)| before != after) else { continue };
             let configs = configs.get_or_insert_with(|| machine_configs(step.before, step.seen).unwrap_or_default());
-            let Some(UsedKey { roles, path, value }) = UsedKey::of(secret, before, after) else { continue };
-            found.extend(others(step, configs, id, roles).filter_map(|(pod, running)| {
-                let file = running.and_then(|running| running.files.iter().find(|file| file.path == path));
-                let has = file.is_some_and(|file| contains(&file.content, &value));
-                (!has).then(|| format!("{pod} does not run with {path}"))
-            }));
+            let Some(UsedKey { files, value }) = UsedKey::of(secret, before, after) else { continue };
+            for (role, path) in files {
+                found.extend(of_role(step, configs, id, *role).filter_map(|(pod, running)| {
+                    let file = running.and_then(|running| running.files.iter().find(|file| file.path == *path));
+                    let has = file.is_some_and(|file| contains(&file.content, &value));
+                    (!has).then(|| format!("{pod} does not run with {path}"))
+                }));
+            }
             if secret == ENCRYPTION && matches!(transition(before, after), Some(KeyTransition::Retired(_))) {
                 found.extend(unwritten(step, id, before));
             }
@@ -102,29 +109,34 @@ pub(super) fn keys_are_verified(step: &PlanTransition) -> Vec<String> {
 
 /// What components have to run with before a Secret changes.
 struct UsedKey {
-    roles: &'static [Role],
-    path: &'static str,
+    /// The files that have to contain the value.
+    files: &'static [(Role, &'static str)],
     value: Vec<u8>,
 }
 
 impl UsedKey {
     /// None: the change does not depend on what runs.
     fn of(secret: &str, before: &Secret, after: &Secret) -> Option<Self> {
-        const SERVERS: &[Role] = &[Role::KubeApiserver];
-        const SIGNERS: &[Role] = &[Role::KubeApiserver, Role::KubeControllerManager];
+        const SIGNERS: &[(Role, &str)] =
+            &[(Role::KubeApiserver, "service-account.key"), (Role::KubeControllerManager, "service-account.key")];
         let (values, is_activated) = match transition(before, after)? {
             KeyTransition::Announced => return None,
             KeyTransition::Activated(before) => (before, true),
             KeyTransition::Retired(before) => (before, false),
         };
-        let value = |entry: &str| values.get(entry).copied();
-        let (roles, path, value): (_, _, Vec<u8>) = match (secret, is_activated) {
-            (SERVICE_ACCOUNT, true) => (SERVERS, "service-account.pub", value("next.pub")?.to_vec()),
-            (SERVICE_ACCOUNT, false) => (SIGNERS, "service-account.key", value("active.key")?.to_vec()),
-            (_, true) => (SERVERS, "encryption.json", STANDARD.encode(value("next.key")?).into_bytes()),
-            (_, false) => (SERVERS, "encryption.json", STANDARD.encode(value("active.key")?).into_bytes()),
+        let value = |half: &str| {
+            let generation = if is_activated { "next" } else { "active" };
+            values.get(format!("{generation}.{half}").as_str()).map(|value| value.to_vec())
         };
-        Some(Self { roles, path, value })
+        let (files, value): (&'static [(Role, &'static str)], _) = match secret {
+            SERVICE_ACCOUNT if is_activated => (&[(Role::KubeApiserver, "service-account.pub")], value("pub")?),
+            SERVICE_ACCOUNT => (SIGNERS, value("key")?),
+            ENCRYPTION => (&[(Role::KubeApiserver, "encryption.json")], STANDARD.encode(value("key")?).into_bytes()),
+            ETCD => (&[(Role::Etcd, "ca.crt"), (Role::KubeApiserver, "etcd-ca.crt")], value("crt")?),
+            FRONT_PROXY => (&[(Role::KubeApiserver, "front-proxy-ca.crt")], value("crt")?),
+            _ => (&[(Role::Gateway, "infrastructure-ca.crt"), (Role::KubeScheduler, "server-ca.crt")], value("crt")?),
+        };
+        Some(Self { files, value })
     }
 }
 
@@ -136,14 +148,14 @@ fn unwritten(step: &PlanTransition, id: &ClusterId, before: &Secret) -> Option<S
     (!is_written).then(|| format!("{id}: Secrets may be encrypted with the previous key"))
 }
 
-/// The components of these roles, each with its pod if it is known to run as the documents of before specify.
-fn others<'a>(
+/// The components of a role, each with its pod if it is known to run as the documents of before specify.
+fn of_role<'a>(
     step: &'a PlanTransition,
     configs: &'a BTreeMap<HypervisorName, MachineConfig>,
     id: &'a ClusterId,
-    roles: &'a [Role],
+    role: Role,
 ) -> impl Iterator<Item = (&'a PodName, Option<&'a Pod>)> {
-    let all = step.before.components_of(id).filter(|(_, component)| roles.contains(&component.spec.role));
+    let all = step.before.components_of(id).filter(move |(_, component)| component.spec.role == role);
     all.map(move |(name, component)| {
         let machine = &component.spec.hypervisor;
         let pod = configs.get(machine).and_then(|config| config.pods.get(name));

@@ -41,7 +41,7 @@ impl PodInputs<'_> {
         let mut files = vec![
             self.shared("etcd-ca.crt", secret_names::ETCD, "bundle.crt", OnChange::Restart)?,
             self.shared("ca.crt", secret_names::KUBERNETES, "bundle.crt", OnChange::PickedUp)?,
-            self.shared("front-proxy-ca.crt", secret_names::FRONT_PROXY, "bundle.crt", OnChange::PickedUp)?,
+            self.shared("front-proxy-ca.crt", secret_names::FRONT_PROXY, "bundle.crt", self.on_other_front_proxies())?,
             self.shared("service-account.pub", secret_names::SERVICE_ACCOUNT, "bundle.pub", OnChange::Restart)?,
             self.shared("service-account.key", secret_names::SERVICE_ACCOUNT, "active.key", OnChange::Restart)?,
             self.encryption()?,
@@ -192,10 +192,20 @@ impl PodInputs<'_> {
         Ok(document("encryption.json", &content, self.on_other_keys()))
     }
 
-    /// API servers read the file again without a restart, but nothing reports which keys they have read. While a rotation needs to know, they are
-    /// replaced, so that the digest of a pod shows its keys.
     fn on_other_keys(&self) -> OnChange {
-        let rotation = self.tenant.document.running_rotation(RotatedKey::Encryption);
+        self.on_rotation_of(RotatedKey::Encryption)
+    }
+
+    /// Aggregated API servers learn of an authority from the ConfigMap `extension-apiserver-authentication`, which API servers write when they have
+    /// read the file.
+    fn on_other_front_proxies(&self) -> OnChange {
+        self.on_rotation_of(RotatedKey::FrontProxyAuthority)
+    }
+
+    /// API servers read such a file again without a restart, but nothing reports which keys they have read. While a rotation needs to know, they are
+    /// replaced, so that the digest of a pod shows its keys.
+    fn on_rotation_of(&self, key: RotatedKey) -> OnChange {
+        let rotation = self.tenant.document.running_rotation(key);
         if rotation.is_some_and(|rotation| rotation.phase < RotationPhase::Retiring) {
             OnChange::Restart
         } else {

@@ -39,10 +39,14 @@ pub(super) fn compare(
         let value = |key: &str| data.and_then(|data| data.get(key)).map(|value| value.0.as_slice());
         let Some(held) = pods.iter().find_map(|held| held_key(secret, held)) else { continue };
         let (is_same, active) = match &held {
+            // A machine may be one phase of a rotation behind the documents. The generation of the later phase is last.
             HeldKey::Authority(bundle) => {
-                let active = first_certificate(bundle);
-                let is_same = value("bundle.crt").map_or(value("active.crt") == Some(active), |known| known == bundle);
-                (is_same, active)
+                let known = ["active.crt", "next.crt", "previous.crt"].map(value);
+                let held = certificates_of(bundle);
+                let last = held.last().copied().unwrap_or(bundle);
+                let is_known = || !held.is_empty() && held.iter().all(|held| known.contains(&Some(*held)));
+                let is_same = value("bundle.crt") == Some(bundle) || is_known() || value("active.crt") == Some(last);
+                (is_same, last)
             }
             // A machine may be one phase of a rotation behind the documents.
             HeldKey::Key(key) => (
@@ -113,11 +117,17 @@ fn encryption_key(file: &[u8]) -> Option<Vec<u8>> {
     STANDARD.decode(key).ok()
 }
 
-/// The first certificate of a bundle, which is the active one.
-fn first_certificate(bundle: &[u8]) -> &[u8] {
+/// The certificates of a bundle, in its order.
+fn certificates_of(bundle: &[u8]) -> Vec<&[u8]> {
     const END: &[u8] = b"-----END CERTIFICATE-----\n";
-    let end = bundle.windows(END.len()).position(|window| window == END).map(|start| start + END.len());
-    end.and_then(|end| bundle.get(..end)).unwrap_or(bundle)
+    let mut certificates = Vec::new();
+    let mut rest = bundle;
+    while let Some(at) = rest.windows(END.len()).position(|window| window == END) {
+        let (certificate, behind) = rest.split_at(at + END.len());
+        certificates.push(certificate);
+        rest = behind;
+    }
+    certificates
 }
 
 /// The values of a component's own Secret, from its pod. The pod does not have the public half of a gateway's key.

@@ -19,7 +19,7 @@ use keelway_planner::{
     rewrites_secrets, store_model::StoreModel,
 };
 
-use crate::model::{apply, hypervisors, identified, mint};
+use crate::model::{apply, hypervisors, identified, mint, see_signers};
 
 /// The events of one round.
 #[derive(Debug, Clone)]
@@ -263,6 +263,7 @@ impl World {
     /// Decides without any effect.
     pub(super) fn decide(&mut self, round: &Round) -> (Plan, PassObservation, BTreeMap<HypervisorName, MachineConfig>) {
         self.ask(round);
+        see_signers(&self.documents, &mut self.certificates);
         let seen = self.observe(round);
         let mut plan = plan(self.documents.clone(), &seen, self.now).unwrap();
         mint(&mut plan, &mut self.certificates);

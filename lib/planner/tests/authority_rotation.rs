@@ -1,0 +1,269 @@
+//! Rotations of authorities, on machines that fail and return, by drivers that die between any two steps. No component ever presents a certificate that
+//! another one does not verify.
+
+use std::collections::BTreeMap;
+
+use keelway_api::{
+    ByteString, Time,
+    documents::SecretName,
+    entries::CompactMap,
+    machine::Pod,
+    name::PodName,
+    role::Role,
+    rotation::{RotatedKey, RotationPhase, RotationRequest},
+};
+use keelway_planner::{MintRequest, Plan, WaitBlocker, invariants};
+use proptest::{collection::vec, prelude::*};
+
+use crate::{
+    model::signer_of,
+    rotation::{cluster, is_settled, machine_of, round},
+    world::{Round, World, calm},
+};
+
+const MEMBERS: u32 = 3;
+const AUTHORITIES: [RotatedKey; 3] =
+    [RotatedKey::EtcdAuthority, RotatedKey::FrontProxyAuthority, RotatedKey::InfrastructureAuthority];
+
+/// A connection between components: who presents a certificate of the authority, and who verifies it with which file.
+struct Presented {
+    key: RotatedKey,
+    by: (Role, &'static str),
+    to: (Role, &'static str),
+}
+
+const PRESENTED: [Presented; 5] = [
+    Presented { key: RotatedKey::EtcdAuthority, by: (Role::Etcd, "peer.crt"), to: (Role::Etcd, "ca.crt") },
+    Presented {
+        key: RotatedKey::EtcdAuthority,
+        by: (Role::Etcd, "server.crt"),
+        to: (Role::KubeApiserver, "etcd-ca.crt"),
+    },
+    Presented {
+        key: RotatedKey::EtcdAuthority,
+        by: (Role::KubeApiserver, "etcd-client.crt"),
+        to: (Role::Etcd, "ca.crt"),
+    },
+    Presented {
+        key: RotatedKey::FrontProxyAuthority,
+        by: (Role::KubeApiserver, "front-proxy-client.crt"),
+        to: (Role::KubeApiserver, "front-proxy-ca.crt"),
+    },
+    Presented {
+        key: RotatedKey::InfrastructureAuthority,
+        by: (Role::Gateway, "server.crt"),
+        to: (Role::KubeApiserver, "infrastructure-ca.crt"),
+    },
+];
+
+fn secret(key: RotatedKey) -> &'static str {
+    match key {
+        RotatedKey::EtcdAuthority => "etcd-ca",
+        RotatedKey::FrontProxyAuthority => "front-proxy-ca",
+        RotatedKey::InfrastructureAuthority => "infrastructure-ca",
+        RotatedKey::ServiceAccount | RotatedKey::Encryption => panic!("{key} is no authority"),
+    }
+}
+
+fn settled() -> World {
+    let mut world = World::settled(MEMBERS);
+    world.records_keys = true;
+    let _ = world.pass(&calm(MEMBERS));
+    world
+}
+
+fn request(world: &mut World, key: RotatedKey, complete: bool) {
+    let requested_at = match cluster(&world.documents).rotation(key) {
+        Some(rotation) => rotation.requested_at.clone(),
+        None => Time(world.now),
+    };
+    let cluster = world.documents.clusters.values_mut().next().unwrap();
+    *cluster.spec.rotations.request_mut(key) = Some(RotationRequest { requested_at, complete });
+}
+
+fn phase(world: &World, key: RotatedKey) -> Option<RotationPhase> {
+    cluster(&world.documents).rotation(key).map(|rotation| rotation.phase)
+}
+
+fn values(world: &World, key: RotatedKey) -> CompactMap<ByteString> {
+    world.documents.secrets[&SecretName::of(&world.id(), secret(key))].data.clone().unwrap()
+}
+
+fn reach(world: &mut World, key: RotatedKey, wanted: RotationPhase) -> Plan {
+    for _ in 0..60 {
+        let plan = world.pass(&calm(MEMBERS));
+        if phase(world, key) == Some(wanted) {
+            return plan;
+        }
+    }
+    panic!("{key} does not reach {wanted}: {:?}", cluster(&world.documents).rotation(key));
+}
+
+/// The authorities that signed the certificates of the documents.
+fn signers(world: &World, key: RotatedKey) -> Vec<Vec<u8>> {
+    let all = world.documents.secrets.values().flat_map(|secret| secret.data.iter().flatten());
+    let signers = all.filter_map(|(_, value)| signer_of(&value.0));
+    let name = secret(key).as_bytes();
+    signers.filter(|signer| signer.windows(name.len()).any(|window| window == name)).collect()
+}
+
+#[test]
+fn an_authority_is_rotated_in_phases() {
+    for key in AUTHORITIES {
+        let mut world = settled();
+        let first = values(&world, key)["active.crt"].clone();
+        request(&mut world, key, false);
+        let plan = world.pass(&calm(MEMBERS));
+        assert!(plan.mint.iter().any(|minted| matches!(minted, MintRequest::NextAuthority { .. })), "{key}");
+        let next = values(&world, key)["next.crt"].clone();
+        let announced = values(&world, key)["bundle.crt"].clone();
+        assert_eq!(announced.0, [first.0.as_slice(), &next.0].concat());
+
+        let _ = reach(&mut world, key, RotationPhase::Activating);
+        assert_eq!(values(&world, key)["active.crt"], next);
+        assert_eq!(
+            values(&world, key)["bundle.crt"],
+            announced,
+            "the same certificates, so nothing is restarted for them"
+        );
+        assert!(!values(&world, key).contains_key("previous.key"));
+        assert_eq!(signers(&world, key), Vec::<Vec<u8>>::new(), "{key}: the first generation signed all");
+        let plan = world.pass(&calm(MEMBERS));
+        let waits = plan.waiting.iter().map(|waiting| waiting.blocker.to_string()).collect::<Vec<_>>();
+        assert!(waits.contains(&format!("certificates to be issued by the new {key}")), "{waits:?}");
+
+        let _ = reach(&mut world, key, RotationPhase::Prepared);
+        assert!(!signers(&world, key).is_empty());
+        assert!(signers(&world, key).iter().all(|signer| *signer == next.0), "{key}");
+        assert!(is_settled(&world.pass(&calm(MEMBERS))), "{key}");
+
+        request(&mut world, key, true);
+        let _ = reach(&mut world, key, RotationPhase::Completed);
+        let left = values(&world, key);
+        assert_eq!(left.keys().collect::<Vec<_>>(), ["active.crt", "active.key", "bundle.crt"]);
+        assert_eq!((&left["active.crt"], &left["bundle.crt"]), (&next, &next));
+        assert!(is_settled(&world.pass(&calm(MEMBERS))), "{key}: nothing is restarted once more");
+    }
+}
+
+#[test]
+fn an_authority_is_rotated_again() {
+    let mut world = settled();
+    let key = RotatedKey::EtcdAuthority;
+    for _ in 0..2 {
+        request(&mut world, key, false);
+        let _ = reach(&mut world, key, RotationPhase::Prepared);
+        request(&mut world, key, true);
+        let _ = reach(&mut world, key, RotationPhase::Completed);
+        let cluster = world.documents.clusters.values_mut().next().unwrap();
+        cluster.status.as_mut().unwrap().rotations = None;
+    }
+    let expected = b"\nnext of next of etcd-ca/active.crt";
+    assert!(values(&world, key)["active.crt"].0.starts_with(expected));
+}
+
+#[test]
+fn a_silent_machine_keeps_the_phase() {
+    for key in AUTHORITIES {
+        let mut world = settled();
+        request(&mut world, key, false);
+        let _ = reach(&mut world, key, RotationPhase::Announcing);
+        let away = Round { silent: 1 << machine_of(&world, "kube-apiserver-1"), ..calm(MEMBERS) };
+        for _ in 0..40 {
+            let _ = world.pass(&away);
+        }
+        assert_eq!(phase(&world, key), Some(RotationPhase::Announcing), "{key}");
+        let plan = world.pass(&away);
+        let is_named = |blocker: &WaitBlocker| blocker.to_string().contains("kube-apiserver-1 may run there");
+        assert!(plan.waiting.iter().any(|waiting| is_named(&waiting.blocker)), "{:?}", plan.waiting);
+    }
+}
+
+/// Plants a fault into the authority of the next plan.
+fn is_found(world: &mut World, key: RotatedKey, fault: impl FnOnce(&mut CompactMap<ByteString>)) -> bool {
+    let away = Round { silent: 1 << machine_of(world, "kube-apiserver-1"), ..calm(MEMBERS) };
+    let (mut plan, seen, _) = world.decide(&away);
+    let name = SecretName::of(&world.id(), secret(key));
+    fault(plan.documents.secrets.get_mut(&name).unwrap().data.as_mut().unwrap());
+    let found = invariants::check(&world.documents, &plan.documents, &seen);
+    found.iter().any(|violation| violation.invariant.contains("a key is used once all that verify run with it"))
+}
+
+#[test]
+fn an_authority_that_is_used_or_removed_too_early_is_found() {
+    for key in AUTHORITIES {
+        let mut world = settled();
+        request(&mut world, key, false);
+        let _ = reach(&mut world, key, RotationPhase::Announcing);
+        let is_too_early = is_found(&mut world, key, |values| {
+            for half in ["key", "crt"] {
+                let next = values.remove(&format!("next.{half}")).unwrap();
+                let retired = values.insert(format!("active.{half}"), next).unwrap();
+                if half == "crt" {
+                    values.insert("previous.crt".to_owned(), retired);
+                }
+            }
+        });
+        assert!(is_too_early, "{key}");
+    }
+}
+
+/// The pods of every config, by their digests: a pod that is held runs with an earlier one.
+type KnownPods = BTreeMap<(PodName, String), Pod>;
+
+fn file<'a>(pod: &'a Pod, path: &str) -> Option<&'a [u8]> {
+    pod.files.iter().find(|file| file.path == path).map(|file| file.content.as_slice())
+}
+
+/// Each generation is one line of a bundle.
+fn holds(bundle: &[u8], authority: &[u8]) -> bool {
+    bundle.split(|byte| *byte == b'\n').any(|line| line == authority.trim_ascii())
+}
+
+fn check_running(world: &World, pods: &mut KnownPods) {
+    let held = world.configs.values().flat_map(|config| &config.pods);
+    pods.extend(held.map(|(name, pod)| ((name.clone(), pod.digest()), pod.clone())));
+    let sandboxes = world.machines.values().flat_map(|state| &state.sandboxes);
+    let running: Vec<(&PodName, &Pod)> = sandboxes
+        .filter_map(|sandbox| Some((&sandbox.pod, pods.get(&(sandbox.pod.clone(), sandbox.digest.clone()))?)))
+        .collect();
+    let of_role = |role: Role| running.iter().filter(move |(name, _)| role_of(world, name) == Some(role));
+    for Presented { key, by, to } in PRESENTED {
+        // Before the first rotation, the bundle is text that names the first generation.
+        let first = format!("{}/active.crt, never shown to anybody", secret(key));
+        let signer = |pod| Some(signer_of(file(pod, by.1)?).unwrap_or_else(|| first.clone().into_bytes()));
+        for (one, signer) in of_role(by.0).filter_map(|(name, pod)| Some((name, signer(pod)?))) {
+            for (other, bundle) in of_role(to.0).filter_map(|(name, pod)| Some((name, file(pod, to.1)?))) {
+                let shown = String::from_utf8_lossy(&signer);
+                let is_first =
+                    signer == first.as_bytes() && bundle.starts_with(format!("{}/bundle.crt", secret(key)).as_bytes());
+                assert!(is_first || holds(bundle, &signer), "{other} does not verify {key} of {one}: {shown}");
+            }
+        }
+    }
+}
+
+fn role_of(world: &World, pod: &PodName) -> Option<Role> {
+    world.documents.components.get(pod).map(|component| component.spec.role)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn whatever_is_presented_is_verified(rounds in vec(round(), 1..60), which in 0..AUTHORITIES.len()) {
+        let mut world = settled();
+        let mut pods = KnownPods::new();
+        let key = AUTHORITIES[which];
+        request(&mut world, key, true);
+        for round in &rounds {
+            let _ = world.pass(&Round { replicas: MEMBERS, ..round.clone() });
+            check_running(&world, &mut pods);
+        }
+        for _ in 0..60 {
+            let _ = world.pass(&calm(MEMBERS));
+            check_running(&world, &mut pods);
+        }
+        prop_assert_eq!(phase(&world, key), Some(RotationPhase::Completed));
+        prop_assert!(!values(&world, key).contains_key("previous.crt"));
+    }
+}
