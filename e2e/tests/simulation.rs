@@ -18,6 +18,8 @@ const SEEDS: u64 = 250;
 const SOAK: u64 = 100_000;
 /// The number of runs within which each planted bug must be found.
 const FOUND_WITHIN: u64 = 1_000;
+/// Runs that found bugs before. They are tried first.
+const LIKELY: [u64; 5] = [0, 89, 38, 32, 11];
 /// The most additional runs for a cell of the table that no run has hit.
 const AIMED: usize = 40;
 /// The number of trace lines that are printed for a run that fails.
@@ -66,7 +68,8 @@ fn the_same_seed_is_the_same_run() {
 #[test]
 fn every_planted_bug_is_found() {
     for bug in Bug::ALL {
-        let found = (0..FOUND_WITHIN).find_map(|seed| Some((seed, simulate_with_bug(seed, bug).broken_rule?)));
+        let mut seeds = LIKELY.into_iter().chain(0..FOUND_WITHIN);
+        let found = seeds.find_map(|seed| Some((seed, simulate_with_bug(seed, bug).broken_rule?)));
         let (seed, broken) = found.unwrap_or_else(|| panic!("{bug:?} is not found in {FOUND_WITHIN} runs"));
         println!("{bug:?}: found by seed {seed}: {}: {}", broken.rule, broken.what);
     }
