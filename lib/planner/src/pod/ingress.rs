@@ -192,9 +192,13 @@ pub(super) fn source_limits() -> String {
 }
 
 /// The checks of a server, for those that haproxy starts with and for those that are added later.
+///
+/// An API server that was killed can listen again before the second check has failed, and then it answers requests with 403 until it knows the roles
+/// of the cluster. A connection that it refuses before therefore counts as the first failed check, and the second one follows at once.
 fn options() -> String {
     format!(
-        "inter 1s fastinter 500ms downinter 500ms rise 1 fall 2 on-marked-down shutdown-sessions check check-ssl \
+        "inter 1s fastinter 500ms downinter 500ms rise 1 fall 2 on-marked-down shutdown-sessions \
+observe layer4 error-limit 1 on-error sudden-death check check-ssl \
 verify required ca-file {ca} verifyhost {API_SERVER_NAME} check-sni {API_SERVER_NAME}",
         ca = at("ca.crt"),
     )
