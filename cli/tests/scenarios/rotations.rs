@@ -71,6 +71,16 @@ pub(super) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
+        name: "rotation-of-the-authority-of-etcd",
+        question: "What is done first if the authority of etcd is rotated?",
+        from: worlds::three,
+        change: |world| {
+            let requested_at = Time(world.now);
+            *world.cluster("c1").spec.rotations.request_mut(RotatedKey::EtcdAuthority) =
+                Some(RotationRequest { requested_at, complete: false });
+        },
+    },
+    Scenario {
         name: "rotation-completed",
         question: "What is done if the rotation of the service account key is completed?",
         from: worlds::three,

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, future::ready, sync::Arc, time::Duration};
 use futures::{StreamExt, stream::select};
 use k8s_openapi::api::core::v1::ConfigMap;
 use keelway_api::worker::{WireGuardPeer, WorkerIdentity};
-use keelway_component::requests::ignore_conflict;
+use keelway_component::{requests::ignore_conflict, watching::watch_backoff};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
@@ -65,19 +65,19 @@ impl WatchFailureLog {
 /// Keeps the list up to date.
 pub(super) async fn run(context: Arc<ControllerContext>) {
     let (peers, writer) = reflector::store::<WireGuardPeer>();
-    let changes = watcher(Api::all(context.client.clone()), watcher::Config::default()).default_backoff();
+    let changes = watcher(Api::all(context.client.clone()), watcher::Config::default()).backoff(watch_backoff());
     let mut peers_said = WatchFailureLog::new("peers");
     let changes =
         changes.reflect(writer).filter_map(move |event| ready(peers_said.passed(event).map(|_| RegistryEvent::Peers)));
     let (identities, writer) = reflector::store::<WorkerIdentity>();
-    let others = watcher(Api::all(context.client.clone()), watcher::Config::default()).default_backoff();
+    let others = watcher(Api::all(context.client.clone()), watcher::Config::default()).backoff(watch_backoff());
     let mut identities_said = WatchFailureLog::new("identities");
     let others = others
         .reflect(writer)
         .filter_map(move |event| ready(identities_said.passed(event).map(|_| RegistryEvent::Peers)));
     let changes = select(changes, others);
     let lists = Api::<ConfigMap>::namespaced(context.client.clone(), ALLOCATION.0);
-    let list = watcher::watch_object(lists.clone(), ALLOCATION.1).default_backoff();
+    let list = watcher::watch_object(lists.clone(), ALLOCATION.1).backoff(watch_backoff());
     let mut list_said = WatchFailureLog::new("the list of workers");
     let list = list
         .filter_map(move |event| ready(list_said.passed(event).map(|list| RegistryEvent::List(list.map(Box::new)))));

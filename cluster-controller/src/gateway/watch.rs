@@ -9,7 +9,6 @@ use futures::StreamExt as _;
 use keelway_api::worker::WireGuardPeer;
 use keelway_base::error_chain::ErrorChain;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{Config, Event};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
@@ -18,10 +17,10 @@ use tokio::sync::watch;
 use keelway_tls::FilesVersion;
 
 use super::gateway_peers::Candidate;
-use keelway_component::kubeconfig::files_of;
+use keelway_component::{kubeconfig::files_of, watching::watch_backoff};
 
-/// The shortest and the longest pause between two attempts.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
+/// The pause before the kubeconfig is read again.
+const AGAIN: Duration = Duration::from_secs(2);
 /// The duration of one watch, in seconds, and therefore the longest time for which a connection to a dead server goes unnoticed.
 const WATCH: u32 = 20;
 /// How long a response, or the next part of one, may take.
@@ -49,7 +48,7 @@ pub(super) async fn watch(kubeconfig: PathBuf, candidates: watch::Sender<Option<
             Ok(client) => follow(client, &candidates, || FilesVersion::of(&files) != stamp).await,
             Err(error) => {
                 tracing::warn!("cannot watch peers: {}", ErrorChain(&error));
-                tokio::time::sleep(BACKOFF.1).await;
+                tokio::time::sleep(AGAIN).await;
             }
         }
     }
@@ -67,7 +66,7 @@ pub(super) async fn client(kubeconfig: &Path) -> Result<Client, ClusterClientErr
 
 async fn follow(client: Client, candidates: &watch::Sender<Option<Vec<Candidate>>>, is_outdated: impl Fn() -> bool) {
     let api: Api<WireGuardPeer> = Api::all(client);
-    let mut events = pin!(watcher(api, Config::default().timeout(WATCH)).backoff(WatchBackoff::default()));
+    let mut events = pin!(watcher(api, Config::default().timeout(WATCH)).backoff(watch_backoff()));
     let mut known = CandidateCache::default();
     let mut is_well = true;
     while let Some(event) = events.next().await {
@@ -126,26 +125,6 @@ fn candidate(peer: &WireGuardPeer) -> Candidate {
         public_key: peer.spec.public_key.clone(),
         addresses: status.addresses,
         pod_cidrs: status.pod_cidrs,
-    }
-}
-
-/// Growing pauses between attempts.
-#[derive(Default)]
-struct WatchBackoff(Option<Duration>);
-
-impl Iterator for WatchBackoff {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let next = self.0.map_or(BACKOFF.0, |before| (before * 2).min(BACKOFF.1));
-        self.0 = Some(next);
-        Some(next)
-    }
-}
-
-impl Backoff for WatchBackoff {
-    fn reset(&mut self) {
-        self.0 = None;
     }
 }
 

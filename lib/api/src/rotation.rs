@@ -164,7 +164,8 @@ pub struct KeyRotation {
 pub enum RotationPhase {
     /// The next key is distributed to everything that verifies or decrypts with it. It is not in use yet.
     Announcing,
-    /// The next key is the active one. The components that sign or encrypt are replaced one after the other.
+    /// The next key is the active one. The components that sign or encrypt are replaced one after the other. Of an authority:
+    /// all certificates are issued again.
     Activating,
     /// Of the encryption key only: every Secret is written again, so that the new key encrypts it.
     Reencrypting,

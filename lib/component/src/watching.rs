@@ -5,12 +5,12 @@ use std::time::Duration;
 use backon::ExponentialBuilder;
 use kube::runtime::watcher::ExponentialBackoff;
 
-/// The first pause after a watch has failed.
+/// The first pause after a watch has failed. Jitter at most doubles each pause.
 const SHORTEST: Duration = Duration::from_millis(250);
-/// The longest pause after a watch has failed.
-const LONGEST: Duration = Duration::from_secs(2);
+/// The last of the growing pauses.
+const LONGEST: Duration = Duration::from_secs(1);
 
-/// Returns how long a controller pauses after one of its watches has failed.
+/// Returns the pauses after failures of a watch, or of the watches of a controller.
 ///
 /// A `kube::runtime::Controller` pauses all its watches after an error of any of them. In a pause, nothing reads their responses, so requests that
 /// are under way time out and become the next errors. With its own pauses of up to 30 seconds, a controller of several watches works again only
@@ -27,7 +27,6 @@ mod tests {
 
     #[test]
     fn pauses_never_end_and_stay_short() {
-        // Jitter adds up to the shortest pause.
         assert!(watch_backoff().take(100).all(|pause| pause >= SHORTEST && pause <= 2 * LONGEST));
         assert_eq!(watch_backoff().take(100).count(), 100);
     }

@@ -21,7 +21,7 @@ impl<T, R> Generations<T, R> {
         Self { next: None, active, previous: None }
     }
 
-    /// Returns a view of all generations in the order active, next, previous, which every bundle has. The active one is first because
+    /// Returns a view of all generations in the order active, next, previous. The active one is first because
     /// kube-apiserver encrypts with the first key of its list and tries the others in turn to decrypt.
     pub fn bundle<'a, V>(
         &'a self,

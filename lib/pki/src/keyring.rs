@@ -82,10 +82,13 @@ pub enum KeyringError {
 }
 
 impl AuthorityKeyring {
-    /// Returns the certificates of all generations, for clients that trust the authority.
+    /// Returns the certificates of all generations, for clients that trust the authority. The oldest one is first, so that the bundle stays the same
+    /// when the next generation becomes the active one.
     #[must_use]
     pub fn bundle_pem(&self) -> String {
-        self.bundle(|authority| authority.certificate().pem(), AuthorityCertificate::pem).collect()
+        let previous = self.previous.iter().map(AuthorityCertificate::pem);
+        let current = core::iter::once(&self.active).chain(&self.next).map(|authority| authority.certificate().pem());
+        previous.chain(current).collect()
     }
 
     /// Returns the data of the authority's Secret.
@@ -314,7 +317,7 @@ mod tests {
 
     #[test]
     fn bundles_hold_all_generations_in_order() {
-        let expected: String = [2, 3, 1].map(|seed| authority(seed).certificate().pem().to_owned()).concat();
+        let expected: String = [1, 2, 3].map(|seed| authority(seed).certificate().pem().to_owned()).concat();
         assert_eq!(authorities(true, true).bundle_pem(), expected);
         assert_eq!(service_accounts(true, true).bundle_pem().matches("BEGIN PUBLIC KEY").count(), 3);
         let keyring = encryption(true, true);

@@ -24,7 +24,7 @@ pub(crate) fn plan_authorities(plan: &mut Plan, seen: &PassObservation, now: Tim
     for name in names {
         let Some(cluster) = plan.documents.clusters.get(&name) else { continue };
         let Some(id) = cluster.id().filter(|_| !cluster.deleted()) else { continue };
-        let with_end = |(secret, _)| Some((secret, ended(seen, id, secret, now)?));
+        let with_end = |secret| Some((secret, ended(seen, id, secret, now)?));
         let ended: Vec<_> = AUTHORITIES.into_iter().filter_map(with_end).collect();
         let is_reported =
             cluster.status.as_ref().is_some_and(|status| status.conditions.iter().any(|one| one.type_ == VALID));

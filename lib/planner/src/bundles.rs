@@ -14,8 +14,11 @@ use crate::{
 
 /// The key of an authority's bundle in its Secret.
 const AUTHORITIES: &str = "bundle.crt";
-/// The order of generations in a bundle.
-const GENERATIONS: [&str; 3] = ["active", "next", "previous"];
+/// The order of generations in a bundle of keys.
+const KEYS_IN_ORDER: [&str; 3] = ["active", "next", "previous"];
+/// The order of generations in a bundle of authorities, from the oldest one. An activation does not change the bundle, so what reads it only when it
+/// starts is not restarted.
+const AUTHORITIES_IN_ORDER: [&str; 3] = ["previous", "active", "next"];
 
 /// Restores each missing bundle of a cluster that can be derived from the other values of its Secret.
 pub(crate) fn restore_bundles(plan: &mut Plan, world: &ValidatedDocuments) {
@@ -61,10 +64,9 @@ fn missing(plan: &Plan, id: &ClusterId) -> Vec<(SecretName, &'static str, ByteSt
 pub(crate) fn derived(secret: &Secret, bundle: &str, half: &str) -> Option<ByteString> {
     let data = secret.data.as_ref()?;
     let part = |generation: &str| data.get([generation, ".", half].concat().as_str());
-    if data.contains_key(bundle) || part(GENERATIONS[0]).is_none() {
+    if data.contains_key(bundle) || part("active").is_none() {
         return None;
     }
-    Some(ByteString(
-        GENERATIONS.iter().filter_map(|generation| part(generation)).flat_map(|part| &part.0).copied().collect(),
-    ))
+    let order = if bundle == AUTHORITIES { AUTHORITIES_IN_ORDER } else { KEYS_IN_ORDER };
+    Some(ByteString(order.into_iter().filter_map(part).flat_map(|part| &part.0).copied().collect()))
 }

@@ -33,7 +33,7 @@ use crate::{
     pod::gateway_streams::TUNNEL_CERTIFICATE,
     secret_names::{
         API_SERVER_NAME, AUTHORITIES, AUTHORITY, DRIVER_SECRET, EGRESS_NAME, ENCRYPTION, ETCD, FRONT_PROXY,
-        GATEWAY_NAME, INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, SNAPSHOTS, WIREGUARD,
+        GATEWAY_NAME, INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, SNAPSHOTS, WIREGUARD, common_name,
     },
     tenant::Tenant,
     world::ValidatedDocuments,
@@ -169,9 +169,9 @@ fn authorities(tenant: &Tenant) -> Vec<MintRequest> {
     let ttl = tenant.cluster.certificates.authority_ttl;
     let is_minted = |name: &str| !tenant.has_secret(name) && !tenant.cannot_use(name);
     let missing = |name: &str| is_minted(name).then(|| SecretName::of(tenant.id, name));
-    let authority = |(name, common_name): (&str, &str)| {
+    let authority = |name: &str| {
         missing(name).map(|secret| {
-            let common_name = common_name.to_string();
+            let common_name = common_name(name).to_string();
             MintRequest::Authority { secret, common_name, revokes: false, ttl }
         })
     };

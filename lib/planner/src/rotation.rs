@@ -27,12 +27,13 @@ use alloc::{
 
 use keelway_api::{
     ByteString, Cluster, Documents, Secret, Time,
+    component::ComponentSpec,
     condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     documents::SecretName,
     duration::Span,
     entries::CompactMap,
     machine::ObservedValue,
-    name::{ClusterId, ClusterRef, ComponentName, HypervisorName},
+    name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::Role,
     rotation::{KeyRotation, RotatedKey, RotationPhase},
 };
@@ -43,12 +44,12 @@ use crate::{
     certificates::awaits_issue,
     minted::{found, is_next},
     plan::Plan,
-    pod::key_name,
-    secret_names::{AUTHORITIES, secret_of},
+    pod::{PodInputs, key_name},
+    rebuild::rebuild_of,
+    secret_names::{common_name, secret_of},
     tenant::Tenant,
     text::joined,
     verdict::verdict,
-    versions::has_all_files,
     world::ValidatedDocuments,
 };
 
@@ -122,14 +123,14 @@ fn goal_of(key: RotatedKey, phase: RotationPhase) -> String {
 /// What a phase does, for people.
 pub(crate) fn effect_of(phase: RotationPhase) -> &'static str {
     match phase {
-        RotationPhase::Announcing => "create the next key, and distribute it",
-        RotationPhase::Activating => "the next key becomes the active one; the previous one stays valid",
+        RotationPhase::Announcing => "create the next generation, and distribute it",
+        RotationPhase::Activating => "the next generation becomes the active one; the previous one stays valid",
         RotationPhase::Reencrypting => "every Secret is written again, so that the new key encrypts it",
         RotationPhase::Prepared => {
-            "only the new key is used; the previous one stays valid until the rotation is completed"
+            "only the new generation is used; the previous one stays valid until the rotation is completed"
         }
-        RotationPhase::Retiring => "remove the previous key",
-        RotationPhase::Completed => "the previous key is gone",
+        RotationPhase::Retiring => "remove the previous generation",
+        RotationPhase::Completed => "the previous generation is gone",
     }
 }
 
@@ -188,9 +189,10 @@ pub(crate) fn plan_rotations(plan: &mut Plan, world: &ValidatedDocuments, seen: 
     report(plan, &blocked.collect(), now);
 }
 
+/// While a store is rebuilt, its pods are known by their digests, which a rotation would change.
 fn is_rotated(tenant: &Tenant) -> bool {
     let document = &tenant.document;
-    let is_left = tenant.cluster.paused || tenant.unusable_secrets.is_some();
+    let is_left = tenant.cluster.paused || tenant.unusable_secrets.is_some() || rebuild_of(document).is_some();
     !is_left && document.is_initialized() && document.is_awake()
 }
 
@@ -335,6 +337,20 @@ fn concerned(key: RotatedKey, phase: RotationPhase) -> &'static [Role] {
     }
 }
 
+/// Whether a component is healthy, and runs with every file that its document specifies.
+fn has_all_files(
+    tenant: &Tenant,
+    world: &ValidatedDocuments,
+    seen: &PassObservation,
+    (pod, spec): (&PodName, &ComponentSpec),
+) -> bool {
+    let runs_with_files = || {
+        let wanted = PodInputs::of(tenant, world, pod, spec)?.pod().ok()?;
+        Some(seen.machine(&spec.hypervisor)?.runs_with_files(pod, (&wanted, &wanted.digests())))
+    };
+    seen.healthy(pod) && runs_with_files() == Some(true)
+}
+
 /// The first component that does not run with the keys of the phase, or may not.
 fn outdated(
     tenant: &Tenant,
@@ -343,7 +359,7 @@ fn outdated(
     (key, phase): (RotatedKey, RotationPhase),
 ) -> Option<RotationStep> {
     let mut all = concerned(key, phase).iter().flat_map(|role| tenant.of_role(*role));
-    let (pod, component) = all.find(|(pod, component)| !has_all_files(tenant, world, seen, pod, &component.spec))?;
+    let (pod, component) = all.find(|(pod, component)| !has_all_files(tenant, world, seen, (pod, &component.spec)))?;
     let (component, machine) = (pod.component.clone(), component.spec.hypervisor.clone());
     Some(if seen.machine(&machine).is_some() {
         RotationStep::Wait(WaitKind::InProgress, RotationBlocker::Component { component, key, phase })
@@ -406,13 +422,13 @@ fn remove_previous(plan: &mut Plan, target: &RotationTarget) {
 
 fn mint(plan: &mut Plan, RotationTarget { id, key, authority_ttl, .. }: &RotationTarget) {
     let secret = SecretName::of(id, secret_of(*key));
-    let authority = AUTHORITIES.into_iter().find(|(name, _)| *name == secret.name);
-    plan.mint.push(match (authority, key) {
-        (Some((_, common_name)), _) => {
-            MintRequest::NextAuthority { secret, common_name: common_name.to_string(), ttl: *authority_ttl }
+    plan.mint.push(match key {
+        RotatedKey::ServiceAccount => MintRequest::NextServiceAccountKey { secret },
+        RotatedKey::Encryption => MintRequest::NextEncryptionKey { secret },
+        RotatedKey::EtcdAuthority | RotatedKey::FrontProxyAuthority | RotatedKey::InfrastructureAuthority => {
+            let common_name = common_name(&secret.name).to_string();
+            MintRequest::NextAuthority { secret, common_name, ttl: *authority_ttl }
         }
-        (None, RotatedKey::Encryption) => MintRequest::NextEncryptionKey { secret },
-        (None, _) => MintRequest::NextServiceAccountKey { secret },
     });
 }
 
@@ -442,17 +458,12 @@ type SecretValues = CompactMap<ByteString>;
 fn change_secret(plan: &mut Plan, target: &RotationTarget, change: impl FnOnce(&mut SecretValues)) {
     let name = SecretName::of(&target.id, secret_of(target.key));
     let Some(secret) = plan.documents.secrets.get_mut(&name) else { return };
-    let values = secret.data.get_or_insert_default();
-    change(values);
-    let has_previous = values.contains_key(entry("previous", kept_half(target.key)).as_str());
+    change(secret.data.get_or_insert_default());
     match target.key {
         RotatedKey::ServiceAccount => derive_bundle(secret, "bundle.pub", "pub"),
         RotatedKey::Encryption => {}
-        // An activation does not change which certificates are in the bundle, so what reads the bundle only when it starts is not restarted.
         RotatedKey::EtcdAuthority | RotatedKey::FrontProxyAuthority | RotatedKey::InfrastructureAuthority => {
-            if !has_previous {
-                derive_bundle(secret, "bundle.crt", "crt");
-            }
+            derive_bundle(secret, "bundle.crt", "crt");
         }
     }
 }

@@ -34,10 +34,13 @@ pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 /// The user of gateways.
 pub(crate) const GATEWAY: &str = keelway_api::worker::GATEWAY_USER;
 
-/// The authorities of a cluster: their Secrets, and the common names of their first certificates. The certificate of a later generation has a name of
-/// its own that begins with it.
-pub(crate) const AUTHORITIES: [(&str, &str); 4] =
-    [(KUBERNETES, "kubernetes"), (ETCD, "etcd"), (FRONT_PROXY, "front-proxy"), (INFRASTRUCTURE, "infrastructure")];
+/// The Secrets of a cluster's authorities.
+pub(crate) const AUTHORITIES: [&str; 4] = [KUBERNETES, ETCD, FRONT_PROXY, INFRASTRUCTURE];
+
+/// Returns the common name of an authority's first certificate. That of a later generation begins with it, and differs.
+pub(crate) fn common_name(authority: &str) -> &str {
+    authority.trim_end_matches("-ca")
+}
 
 /// Returns the Secret of a key that can be rotated.
 pub(crate) fn secret_of(key: RotatedKey) -> &'static str {

@@ -223,23 +223,6 @@ fn untested(wanted: Release) -> ConditionValue {
     verdict(ConditionStatus::False, ConditionReason::UntestedPatch, message)
 }
 
-/// Whether a component is healthy, runs as its document specifies, and has the files that it reads again without a restart.
-pub(crate) fn has_all_files(
-    tenant: &Tenant,
-    world: &ValidatedDocuments,
-    seen: &PassObservation,
-    pod: &PodName,
-    spec: &ComponentSpec,
-) -> bool {
-    let has_files = || {
-        let state = seen.machine(&spec.hypervisor)?;
-        let wanted = PodInputs::of(tenant, world, pod, spec)?.pod().ok()?;
-        let digests = wanted.digests();
-        Some(!state.is_interrupted(pod, (&wanted, &digests)) && state.has_files_of(pod, (&wanted, &digests)))
-    };
-    seen.healthy(pod) && has_files() == Some(true)
-}
-
 /// Whether a component is healthy, and runs as its document specifies.
 pub(crate) fn does_its_work(
     tenant: &Tenant,

@@ -32,7 +32,7 @@ struct Presented {
     to: (Role, &'static str),
 }
 
-const PRESENTED: [Presented; 5] = [
+const PRESENTED: [Presented; 8] = [
     Presented { key: RotatedKey::EtcdAuthority, by: (Role::Etcd, "peer.crt"), to: (Role::Etcd, "ca.crt") },
     Presented {
         key: RotatedKey::EtcdAuthority,
@@ -48,6 +48,21 @@ const PRESENTED: [Presented; 5] = [
         key: RotatedKey::FrontProxyAuthority,
         by: (Role::KubeApiserver, "front-proxy-client.crt"),
         to: (Role::KubeApiserver, "front-proxy-ca.crt"),
+    },
+    Presented {
+        key: RotatedKey::FrontProxyAuthority,
+        by: (Role::KubeApiserver, "front-proxy-client.crt"),
+        to: (Role::KubeControllerManager, "front-proxy-ca.crt"),
+    },
+    Presented {
+        key: RotatedKey::InfrastructureAuthority,
+        by: (Role::KubeApiserver, "egress.crt"),
+        to: (Role::Gateway, "infrastructure-ca.crt"),
+    },
+    Presented {
+        key: RotatedKey::InfrastructureAuthority,
+        by: (Role::KubeScheduler, "server.crt"),
+        to: (Role::KubeScheduler, "server-ca.crt"),
     },
     Presented {
         key: RotatedKey::InfrastructureAuthority,
@@ -168,7 +183,7 @@ fn a_silent_machine_keeps_the_phase() {
         let mut world = settled();
         request(&mut world, key, false);
         let _ = reach(&mut world, key, RotationPhase::Announcing);
-        let away = Round { silent: 1 << machine_of(&world, "kube-apiserver-1"), ..calm(MEMBERS) };
+        let away = away(&world);
         for _ in 0..40 {
             let _ = world.pass(&away);
         }
@@ -179,14 +194,33 @@ fn a_silent_machine_keeps_the_phase() {
     }
 }
 
+/// The round in which a machine with an API server does not respond.
+fn away(world: &World) -> Round {
+    Round { silent: 1 << machine_of(world, "kube-apiserver-1"), ..calm(MEMBERS) }
+}
+
 /// Plants a fault into the authority of the next plan.
-fn is_found(world: &mut World, key: RotatedKey, fault: impl FnOnce(&mut CompactMap<ByteString>)) -> bool {
-    let away = Round { silent: 1 << machine_of(world, "kube-apiserver-1"), ..calm(MEMBERS) };
-    let (mut plan, seen, _) = world.decide(&away);
+fn is_found(
+    world: &mut World,
+    key: RotatedKey,
+    round: &Round,
+    fault: impl FnOnce(&mut CompactMap<ByteString>),
+) -> bool {
+    let (mut plan, seen, _) = world.decide(round);
     let name = SecretName::of(&world.id(), secret(key));
     fault(plan.documents.secrets.get_mut(&name).unwrap().data.as_mut().unwrap());
     let found = invariants::check(&world.documents, &plan.documents, &seen);
     found.iter().any(|violation| violation.invariant.contains("a key is used once all that verify run with it"))
+}
+
+fn activate(values: &mut CompactMap<ByteString>) {
+    for half in ["key", "crt"] {
+        let next = values.remove(&format!("next.{half}")).unwrap();
+        let retired = values.insert(format!("active.{half}"), next).unwrap();
+        if half == "crt" {
+            values.insert("previous.crt".to_owned(), retired);
+        }
+    }
 }
 
 #[test]
@@ -195,17 +229,33 @@ fn an_authority_that_is_used_or_removed_too_early_is_found() {
         let mut world = settled();
         request(&mut world, key, false);
         let _ = reach(&mut world, key, RotationPhase::Announcing);
-        let is_too_early = is_found(&mut world, key, |values| {
-            for half in ["key", "crt"] {
-                let next = values.remove(&format!("next.{half}")).unwrap();
-                let retired = values.insert(format!("active.{half}"), next).unwrap();
-                if half == "crt" {
-                    values.insert("previous.crt".to_owned(), retired);
-                }
-            }
-        });
-        assert!(is_too_early, "{key}");
+        let away = away(&world);
+        assert!(is_found(&mut world, key, &away, activate), "{key} is used too early");
+        let _ = reach(&mut world, key, RotationPhase::Prepared);
+        let is_removed = is_found(&mut world, key, &away, |values| drop(values.remove("previous.crt")));
+        assert!(is_removed, "{key} is removed too early");
     }
+}
+
+#[test]
+fn an_authority_that_a_machine_lacks_is_not_used() {
+    let mut world = settled();
+    let key = RotatedKey::InfrastructureAuthority;
+    request(&mut world, key, false);
+    let _ = reach(&mut world, key, RotationPhase::Announcing);
+    // Components read this file again without a restart.
+    let files = world.machines.values_mut().flat_map(|state| &mut state.files);
+    for (_, file) in files.filter(|(path, _)| path.contains("/gateway-0/files/infrastructure-ca.crt")) {
+        file.sha256 = Some("0".repeat(64));
+    }
+    assert!(is_found(&mut world, key, &calm(MEMBERS), |values| {
+        if values.contains_key("next.crt") {
+            activate(values);
+        }
+    }));
+    let (plan, ..) = world.decide(&calm(MEMBERS));
+    let is_named = |blocker: &WaitBlocker| blocker.to_string().starts_with("gateway-0 to run with the next");
+    assert!(plan.waiting.iter().any(|waiting| is_named(&waiting.blocker)), "{:?}", plan.waiting);
 }
 
 /// The pods of every config, by their digests: a pod that is held runs with an earlier one.

@@ -50,9 +50,15 @@ impl MachineState {
         ready.any(runs_in) && !self.reusable_sandbox(name, (pod, digests)).is_some_and(runs_in)
     }
 
-    /// Returns whether the machine has every file of the pod as the config specifies, those included that a program reads again without a restart.
+    /// Returns whether the pod runs as the config specifies, with every file, those included that a program reads again without a restart.
     #[must_use]
-    pub fn has_files_of(&self, name: &PodName, (pod, digests): (&Pod, &PodDigests)) -> bool {
+    pub fn runs_with_files(&self, name: &PodName, (pod, digests): (&Pod, &PodDigests)) -> bool {
+        let main = pod.containers.last().map(|container| container.name.as_str());
+        let runs_in = |sandbox: &SandboxState| self.running_in(sandbox).any(|found| Some(found.name.as_str()) == main);
+        self.reusable_sandbox(name, (pod, digests)).is_some_and(runs_in) && self.has_files(name, (pod, digests))
+    }
+
+    fn has_files(&self, name: &PodName, (pod, digests): (&Pod, &PodDigests)) -> bool {
         pod.files.iter().zip(&digests.files).all(|(file, digest)| {
             let found = self.files.get(&file_path(name, &file.path));
             found.is_some_and(|found| found.sha256.as_ref() == Some(digest))

@@ -14,18 +14,22 @@ use keelway_api::{
     machine::{MachineConfig, Pod, sha256_hex},
     name::{ClusterId, HypervisorName, PodName},
     role::Role,
+    rotation::RotatedKey,
 };
 
 use super::PlanTransition;
 use crate::machine_configs;
 
-const SERVICE_ACCOUNT: &str = "service-account";
-const ENCRYPTION: &str = "encryption";
-const ETCD: &str = "etcd-ca";
-const FRONT_PROXY: &str = "front-proxy-ca";
-const INFRASTRUCTURE: &str = "infrastructure-ca";
-/// The Secrets whose contents are rotated.
-const ROTATED: [&str; 5] = [SERVICE_ACCOUNT, ENCRYPTION, ETCD, FRONT_PROXY, INFRASTRUCTURE];
+/// Returns the Secret of a key.
+fn secret_of(key: RotatedKey) -> &'static str {
+    match key {
+        RotatedKey::ServiceAccount => "service-account",
+        RotatedKey::Encryption => "encryption",
+        RotatedKey::EtcdAuthority => "etcd-ca",
+        RotatedKey::FrontProxyAuthority => "front-proxy-ca",
+        RotatedKey::InfrastructureAuthority => "infrastructure-ca",
+    }
+}
 
 type KeyValues<'a> = BTreeMap<&'a str, &'a [u8]>;
 
@@ -77,7 +81,7 @@ fn transition<'a>(before: &'a Secret, after: &Secret) -> Option<KeyTransition<'a
 
 /// Whether the change of a Secret is one step of a rotation.
 pub(super) fn is_step(name: &str, before: &Secret, after: &Secret) -> bool {
-    ROTATED.contains(&name) && transition(before, after).is_some()
+    RotatedKey::ALL.iter().any(|key| secret_of(*key) == name) && transition(before, after).is_some()
 }
 
 /// All that verify have a key before it signs or encrypts, and nothing uses a key that is removed.
@@ -86,12 +90,12 @@ pub(super) fn keys_are_verified(step: &PlanTransition) -> Vec<String> {
     let mut configs = None;
     for cluster in step.before.clusters.values() {
         let Some(id) = cluster.id() else { continue };
-        for secret in ROTATED {
-            let name = SecretName::of(id, secret);
+        for key in RotatedKey::ALL {
+            let name = SecretName::of(id, secret_of(key));
             let both = step.before.secrets.get(&name).zip(step.after.secrets.get(&name));
             let Some((before, after)) = both.filter(|(before, after)| before != after) else { continue };
             let configs = configs.get_or_insert_with(|| machine_configs(step.before, step.seen).unwrap_or_default());
-            let Some(UsedKey { files, value }) = UsedKey::of(secret, before, after) else { continue };
+            let Some(UsedKey { files, value }) = UsedKey::of(key, before, after) else { continue };
             for (role, path) in files {
                 found.extend(of_role(step, configs, id, *role).filter_map(|(pod, running)| {
                     let file = running.and_then(|running| running.files.iter().find(|file| file.path == *path));
@@ -99,7 +103,7 @@ pub(super) fn keys_are_verified(step: &PlanTransition) -> Vec<String> {
                     (!has).then(|| format!("{pod} does not run with {path}"))
                 }));
             }
-            if secret == ENCRYPTION && matches!(transition(before, after), Some(KeyTransition::Retired(_))) {
+            if key == RotatedKey::Encryption && matches!(transition(before, after), Some(KeyTransition::Retired(_))) {
                 found.extend(unwritten(step, id, before));
             }
         }
@@ -116,7 +120,7 @@ struct UsedKey {
 
 impl UsedKey {
     /// None: the change does not depend on what runs.
-    fn of(secret: &str, before: &Secret, after: &Secret) -> Option<Self> {
+    fn of(key: RotatedKey, before: &Secret, after: &Secret) -> Option<Self> {
         const SIGNERS: &[(Role, &str)] =
             &[(Role::KubeApiserver, "service-account.key"), (Role::KubeControllerManager, "service-account.key")];
         let (values, is_activated) = match transition(before, after)? {
@@ -128,13 +132,33 @@ impl UsedKey {
             let generation = if is_activated { "next" } else { "active" };
             values.get(format!("{generation}.{half}").as_str()).map(|value| value.to_vec())
         };
-        let (files, value): (&'static [(Role, &'static str)], _) = match secret {
-            SERVICE_ACCOUNT if is_activated => (&[(Role::KubeApiserver, "service-account.pub")], value("pub")?),
-            SERVICE_ACCOUNT => (SIGNERS, value("key")?),
-            ENCRYPTION => (&[(Role::KubeApiserver, "encryption.json")], STANDARD.encode(value("key")?).into_bytes()),
-            ETCD => (&[(Role::Etcd, "ca.crt"), (Role::KubeApiserver, "etcd-ca.crt")], value("crt")?),
-            FRONT_PROXY => (&[(Role::KubeApiserver, "front-proxy-ca.crt")], value("crt")?),
-            _ => (&[(Role::Gateway, "infrastructure-ca.crt"), (Role::KubeScheduler, "server-ca.crt")], value("crt")?),
+        let (files, value): (&'static [(Role, &'static str)], _) = match key {
+            RotatedKey::ServiceAccount if is_activated => {
+                (&[(Role::KubeApiserver, "service-account.pub")], value("pub")?)
+            }
+            RotatedKey::ServiceAccount => (SIGNERS, value("key")?),
+            RotatedKey::Encryption => {
+                (&[(Role::KubeApiserver, "encryption.json")], STANDARD.encode(value("key")?).into_bytes())
+            }
+            RotatedKey::EtcdAuthority => {
+                (&[(Role::Etcd, "ca.crt"), (Role::KubeApiserver, "etcd-ca.crt")], value("crt")?)
+            }
+            RotatedKey::FrontProxyAuthority => (
+                &[
+                    (Role::KubeApiserver, "front-proxy-ca.crt"),
+                    (Role::KubeControllerManager, "front-proxy-ca.crt"),
+                    (Role::KubeScheduler, "front-proxy-ca.crt"),
+                ],
+                value("crt")?,
+            ),
+            RotatedKey::InfrastructureAuthority => (
+                &[
+                    (Role::Gateway, "infrastructure-ca.crt"),
+                    (Role::KubeControllerManager, "server-ca.crt"),
+                    (Role::KubeScheduler, "server-ca.crt"),
+                ],
+                value("crt")?,
+            ),
         };
         Some(Self { files, value })
     }
@@ -161,7 +185,7 @@ fn of_role<'a>(
         let pod = configs.get(machine).and_then(|config| config.pods.get(name));
         let runs = |pod: &&Pod| {
             let state = step.seen.machine(machine);
-            state.is_some_and(|state| state.runs(name) && !state.is_interrupted(name, (pod, &pod.digests())))
+            state.is_some_and(|state| state.runs_with_files(name, (pod, &pod.digests())))
         };
         (name, pod.filter(runs))
     })

@@ -39,14 +39,11 @@ pub(super) fn compare(
         let value = |key: &str| data.and_then(|data| data.get(key)).map(|value| value.0.as_slice());
         let Some(held) = pods.iter().find_map(|held| held_key(secret, held)) else { continue };
         let (is_same, active) = match &held {
-            // A machine may be one phase of a rotation behind the documents. The generation of the later phase is last.
             HeldKey::Authority(bundle) => {
-                let known = ["active.crt", "next.crt", "previous.crt"].map(value);
                 let held = certificates_of(bundle);
-                let last = held.last().copied().unwrap_or(bundle);
-                let is_known = || !held.is_empty() && held.iter().all(|held| known.contains(&Some(*held)));
-                let is_same = value("bundle.crt") == Some(bundle) || is_known() || value("active.crt") == Some(last);
-                (is_same, last)
+                let is_same = value("bundle.crt") == Some(bundle) || is_of_authority(&held, value);
+                // The newest one is last.
+                (is_same, held.last().copied().unwrap_or(bundle))
             }
             // A machine may be one phase of a rotation behind the documents.
             HeldKey::Key(key) => (
@@ -117,6 +114,15 @@ fn encryption_key(file: &[u8]) -> Option<Vec<u8>> {
     STANDARD.decode(key).ok()
 }
 
+/// Whether the bundle of a machine is of the authority of the documents. The machine may be one phase of a rotation behind them.
+fn is_of_authority<'a>(held: &[&'a [u8]], value: impl Fn(&str) -> Option<&'a [u8]>) -> bool {
+    let (active, others) = (value("active.crt"), [value("next.crt"), value("previous.crt")]);
+    let is_active = |held: &[u8]| active == Some(held);
+    let is_known = |held: &[u8]| is_active(held) || others.contains(&Some(held));
+    let is_retired_later = || held.last().is_some_and(|last| is_active(last));
+    is_retired_later() || (held.iter().any(|held| is_active(held)) && held.iter().all(|held| is_known(held)))
+}
+
 /// The certificates of a bundle, in its order.
 fn certificates_of(bundle: &[u8]) -> Vec<&[u8]> {
     const END: &[u8] = b"-----END CERTIFICATE-----\n";
@@ -160,5 +166,45 @@ fn own_part(name: &str, stem: &str, content: Vec<u8>, pod: &Pod) -> Vec<u8> {
     match behind.and_then(|behind| content.strip_suffix(behind.content.as_slice())) {
         Some(own) => own.to_vec(),
         None => content,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str = "old\n-----END CERTIFICATE-----\n";
+    const NEW: &str = "new\n-----END CERTIFICATE-----\n";
+
+    /// Whether documents with these generations, active, next and previous, are those of a machine with this bundle.
+    fn is_same(bundle: &[&str], [active, next, previous]: [Option<&str>; 3]) -> bool {
+        let bundle = bundle.concat();
+        let values = BTreeMap::from([("active.crt", active), ("next.crt", next), ("previous.crt", previous)]);
+        let value = |name: &str| {
+            let found = values.get(name).copied().flatten();
+            found.map(str::as_bytes)
+        };
+        is_of_authority(&certificates_of(bundle.as_bytes()), value)
+    }
+
+    #[test]
+    fn a_machine_may_be_one_phase_behind_the_documents() {
+        let announcing = [Some(OLD), Some(NEW), None];
+        let activated = [Some(NEW), None, Some(OLD)];
+        let retired = [Some(NEW), None, None];
+        assert!(is_same(&[OLD], [Some(OLD), None, None]));
+        assert!(is_same(&[OLD], announcing) && is_same(&[OLD, NEW], announcing));
+        assert!(is_same(&[OLD, NEW], activated));
+        assert!(is_same(&[OLD, NEW], retired) && is_same(&[NEW], retired));
+    }
+
+    #[test]
+    fn documents_that_are_behind_a_machine_are_not_its_own() {
+        // The machine may use an authority that the documents lack, or that is not in use by them.
+        assert!(!is_same(&[OLD, NEW], [Some(OLD), None, None]));
+        assert!(!is_same(&[NEW], [Some(OLD), None, None]));
+        assert!(!is_same(&[NEW], [Some(OLD), Some(NEW), None]));
+        assert!(!is_same(&[OLD], [Some(NEW), None, None]));
+        assert!(!is_same(&[], [Some(OLD), None, None]));
     }
 }
