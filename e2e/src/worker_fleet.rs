@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use keelway_api::{Component, Documents, cluster::ClusterSpec, role::Role};
+use keelway_api::{Cluster, Component, Documents, cluster::ClusterSpec, role::Role};
 use keelway_cri::testing::cache;
 use keelway_node::{Layout, STATE};
 use serde_json::Value;
@@ -160,8 +160,7 @@ impl WorkerFleet {
     /// Calls a function for each component of one role of a cluster, and returns the results.
     pub fn each<T>(&self, cluster: &TestCluster, role: Role, what: impl Fn(&Component, &TestMachine) -> T) -> Vec<T> {
         let (documents, machines) = (self.documents(), self.fleet.machines());
-        let found = documents.clusters.values().find(|found| found.reference().name == cluster.name).unwrap();
-        let all = documents.components_of(found.id().unwrap()).map(|(_, component)| component);
+        let all = documents.components_of(cluster.document(&documents).id().unwrap()).map(|(_, component)| component);
         let replicas = all.filter(|component| component.spec.role == role);
         let machine_of = |component: &Component| {
             machines.iter().find(|machine| machine.name() == component.spec.hypervisor.as_str()).unwrap()
@@ -275,6 +274,11 @@ impl TestWorker<'_> {
 }
 
 impl TestCluster {
+    /// Returns its Cluster.
+    pub fn document<'d>(&self, documents: &'d Documents) -> &'d Cluster {
+        documents.clusters.values().find(|found| found.reference().name == self.name).unwrap()
+    }
+
     /// Returns the cluster with another context of its kubeconfig.
     #[must_use]
     pub fn by(&self, context: &str) -> Self {

@@ -11,7 +11,7 @@ use k8s_openapi::{
 use keelway_api::condition::{self, ConditionStatus, ConditionValue};
 use keelway_component::{
     requests::{call, ignore_conflict, only},
-    watching::watch_backoff,
+    watching::controller_of,
 };
 use keelway_fleet::{
     CLUSTER_IDLE, CLUSTER_READY, CLUSTER_STANDBY, WorkloadCluster,
@@ -24,7 +24,7 @@ use keelway_fleet::{
 use kube::{
     Api, ResourceExt,
     api::Patch,
-    runtime::{Controller, controller::Action, reflector::ObjectRef, watcher},
+    runtime::{controller::Action, reflector::ObjectRef, watcher},
 };
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -50,10 +50,9 @@ pub(crate) async fn run(context: Arc<FleetContext>) {
     let leases = Api::<Lease>::all(context.client.clone());
     let agents = watcher::Config::default().fields(&format!("metadata.name={AGENT_LEASE}"));
     let observer = Arc::clone(&context);
-    Controller::new(Api::<WorkloadCluster>::all(context.client.clone()), watcher::Config::default())
+    controller_of(Api::<WorkloadCluster>::all(context.client.clone()))
         .reconcile_all_on(usage(Arc::clone(&context.usage)))
         .watches(leases, agents, move |lease| observe(&lease, &observer, Instant::now()))
-        .trigger_backoff(watch_backoff())
         .run(reconcile, on_error, context)
         .for_each(|outcome| log_outcome("clusters", outcome))
         .await;

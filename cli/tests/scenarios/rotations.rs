@@ -8,10 +8,13 @@ use keelway_api::{
 
 use super::{Scenario, world::World, worlds};
 
-fn request(world: &mut World, complete: bool) {
+fn request_of(key: RotatedKey, world: &mut World, complete: bool) {
     let requested_at = Time(world.now);
-    *world.cluster("c1").spec.rotations.request_mut(RotatedKey::ServiceAccount) =
-        Some(RotationRequest { requested_at, complete });
+    *world.cluster("c1").spec.rotations.request_mut(key) = Some(RotationRequest { requested_at, complete });
+}
+
+fn request(world: &mut World, complete: bool) {
+    request_of(RotatedKey::ServiceAccount, world, complete);
 }
 
 fn begin_and_reach(world: &mut World, phase: RotationPhase) {
@@ -64,21 +67,13 @@ pub(super) const ALL: &[Scenario] = &[
         name: "rotation-of-the-encryption-key",
         question: "What is done first if the encryption key is rotated?",
         from: worlds::three,
-        change: |world| {
-            let requested_at = Time(world.now);
-            *world.cluster("c1").spec.rotations.request_mut(RotatedKey::Encryption) =
-                Some(RotationRequest { requested_at, complete: false });
-        },
+        change: |world| request_of(RotatedKey::Encryption, world, false),
     },
     Scenario {
         name: "rotation-of-the-authority-of-etcd",
         question: "What is done first if the authority of etcd is rotated?",
         from: worlds::three,
-        change: |world| {
-            let requested_at = Time(world.now);
-            *world.cluster("c1").spec.rotations.request_mut(RotatedKey::EtcdAuthority) =
-                Some(RotationRequest { requested_at, complete: false });
-        },
+        change: |world| request_of(RotatedKey::EtcdAuthority, world, false),
     },
     Scenario {
         name: "rotation-completed",

@@ -16,13 +16,12 @@ use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
 use keelway_api::worker::{AddressClaim, AddressClaimSpec, Tombstone, WireGuardPeer, address_name};
 use keelway_component::{
     requests::{KubeRequestError, call, has_code, ignore_conflict, only},
-    watching::watch_backoff,
+    watching::controller_of,
 };
 use kube::{
     Api, ResourceExt,
     api::{ListParams, Patch, PatchParams, PostParams},
     runtime::{
-        Controller,
         controller::Action,
         events::EventType,
         reflector::{ObjectRef, Store},
@@ -55,8 +54,8 @@ struct AddressController {
 /// Assigns addresses to peers, releases them, and records the pod ranges of peers.
 pub(super) async fn run(context: Arc<ControllerContext>) {
     let client = context.client.clone();
-    let claims = Controller::new(Api::<AddressClaim>::all(client.clone()), watcher::Config::default());
-    let peers = Controller::new(Api::<WireGuardPeer>::all(client.clone()), watcher::Config::default());
+    let claims = controller_of(Api::<AddressClaim>::all(client.clone()));
+    let peers = controller_of(Api::<WireGuardPeer>::all(client.clone()));
     let (tell, whole) = watch::channel(false);
     let (joining, all_claims) = (Mutex::default(), claims.store());
     let state = Arc::new(AddressController {
@@ -87,7 +86,6 @@ pub(super) async fn run(context: Arc<ControllerContext>) {
                 peer_eligibility(peer, [], std::slice::from_ref(&tombstone)) == PeerEligibility::Evicted
             })
         })
-        .trigger_backoff(watch_backoff())
         // One at a time: the claims of one peer count for the next one.
         .with_config(kube::runtime::controller::Config::default().concurrency(1))
         .run(

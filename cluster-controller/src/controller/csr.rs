@@ -10,12 +10,11 @@ use futures::StreamExt;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use keelway_api::worker::{BOOTSTRAP_USER, Tombstone, WireGuardPeer, WorkerIdentity};
 use keelway_component::{
-    approval::write_approval, certificate_request::Request, requests::call, watching::watch_backoff,
+    approval::write_approval, certificate_request::Request, requests::call, watching::controller_of,
 };
 use kube::{
     Api, ResourceExt,
     runtime::{
-        Controller,
         controller::Action,
         events::EventType,
         reflector::{ObjectRef, Store},
@@ -41,12 +40,11 @@ const SOON: Duration = Duration::from_secs(5);
 
 /// Decides about all requests, one at a time: an approval for a name counts for the next request.
 pub(super) async fn run(context: Arc<ControllerContext>) {
-    let requests = Controller::new(Api::all(context.client.clone()), watcher::Config::default());
+    let requests = controller_of(Api::all(context.client.clone()));
     let seen = requests.store();
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
     requests
         .watches(peers, watcher::Config::default(), move |peer| waiting_for(&seen, &peer.name_any()))
-        .trigger_backoff(watch_backoff())
         .with_config(kube::runtime::controller::Config::default().concurrency(1))
         .run(reconcile, on_error, context)
         .for_each(|outcome| log_outcome("requests", outcome))

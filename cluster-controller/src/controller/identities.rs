@@ -21,14 +21,14 @@ use keelway_api::{
 };
 use keelway_component::{
     requests::{call, delete_precondition, ignore_conflict, only},
-    watching::watch_backoff,
+    watching::controller_of,
 };
 use keelway_pki::CertificateFacts;
 use kube::{
     Api, Resource, ResourceExt,
     api::PostParams,
     core::ClusterResourceScope,
-    runtime::{Controller, controller::Action, reflector::ObjectRef, watcher},
+    runtime::{controller::Action, reflector::ObjectRef, watcher},
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use serde::de::DeserializeOwned;
@@ -108,9 +108,8 @@ fn api(context: &ControllerContext) -> Api<WorkerIdentity> {
 /// Runs the controller of identities.
 pub(super) async fn run(context: Arc<ControllerContext>) {
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
-    Controller::new(api(&context), watcher::Config::default())
+    controller_of(api(&context))
         .watches(peers, watcher::Config::default(), |peer| Some(ObjectRef::new(&peer.name_any())))
-        .trigger_backoff(watch_backoff())
         .run(reconcile, on_error, context)
         .for_each(|outcome| log_outcome("identities", outcome))
         .await;

@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use keelway_component::watching::watch_backoff;
+use keelway_component::watching::controller_of;
 use kube::{
     Api,
-    runtime::{Controller, controller::Action, events::EventType, watcher},
+    runtime::{controller::Action, events::EventType},
 };
 
 use super::{
@@ -24,8 +24,7 @@ pub(super) async fn run(context: Arc<ControllerContext>) {
     if !context.configuration.addons.cni.enabled {
         return;
     }
-    Controller::new(Api::<NetworkPolicy>::all(context.client.clone()), watcher::Config::default())
-        .trigger_backoff(watch_backoff())
+    controller_of(Api::<NetworkPolicy>::all(context.client.clone()))
         .run(reconcile, on_error, context)
         .for_each(|outcome| log_outcome("network policies", outcome))
         .await;

@@ -6,12 +6,9 @@ use futures::StreamExt;
 use keelway_api::worker::Tombstone;
 use keelway_component::{
     requests::{delete_precondition, ignore_conflict},
-    watching::watch_backoff,
+    watching::controller_of,
 };
-use kube::{
-    Api, ResourceExt,
-    runtime::{Controller, controller::Action, watcher},
-};
+use kube::{Api, ResourceExt, runtime::controller::Action};
 
 use super::{
     ControllerContext, ControllerError,
@@ -20,8 +17,7 @@ use super::{
 
 /// Runs the controller of tombstones.
 pub(super) async fn run(context: Arc<ControllerContext>) {
-    Controller::new(Api::<Tombstone>::all(context.client.clone()), watcher::Config::default())
-        .trigger_backoff(watch_backoff())
+    controller_of(Api::<Tombstone>::all(context.client.clone()))
         .run(reconcile, on_error, context)
         .for_each(|outcome| log_outcome("tombstones", outcome))
         .await;

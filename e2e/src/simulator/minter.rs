@@ -61,6 +61,7 @@ impl SimulatedMinter {
         documents.put_secret_values(name, values.map(|(name, value)| (name.to_owned(), ByteString(value))));
     }
 
+    /// The oldest generation is the first one of the bundle, as everywhere.
     fn mint_next_authority(
         &mut self,
         documents: &mut Documents,
@@ -75,7 +76,7 @@ impl SimulatedMinter {
         let key = self.key();
         let next = certificate(&authority(&format!("{common_name}-{}", self.0.world().random.id())), now, ttl);
         let part = |part: &str| found.get(part).map(|value| value.0.clone()).unwrap_or_default();
-        let bundle = [part("active.crt"), next.clone().into_bytes(), part("previous.crt")].concat();
+        let bundle = [part("previous.crt"), part("active.crt"), next.clone().into_bytes()].concat();
         let values = [("next.crt", next.into_bytes()), ("next.key", key.into_bytes()), ("bundle.crt", bundle)];
         documents.put_secret_values(name, values.map(|(name, value)| (name.to_owned(), ByteString(value))));
     }

@@ -52,7 +52,7 @@ fn put(worker_fleet: &WorkerFleet, worker: &str, certificate: &str, key: &Privat
 /// Returns the authority that signs the certificates of the cluster's kubelets.
 fn authority(worker_fleet: &WorkerFleet, cluster: &TestCluster) -> Authority {
     let documents = worker_fleet.documents();
-    let found = documents.clusters.values().find(|found| found.reference().name == cluster.name).unwrap();
+    let found = cluster.document(&documents);
     let mut secrets = documents.secrets_of(found.id().unwrap());
     let (_, secret) = secrets.find(|(name, _)| *name == "kubernetes-ca").unwrap();
     let data = secret.data.iter().flatten().map(|(name, bytes)| (name.clone(), bytes.0.clone())).collect();

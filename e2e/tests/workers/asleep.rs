@@ -57,7 +57,7 @@ fn nothing_runs_but_ingresses(worker_fleet: &WorkerFleet, cluster: &TestCluster)
 /// Returns what each ingress answers to a client that verifies it.
 fn answers(worker_fleet: &WorkerFleet, cluster: &TestCluster) -> Vec<HttpsResponse> {
     let documents = worker_fleet.documents();
-    let found = documents.clusters.values().find(|found| found.reference().name == cluster.name).unwrap();
+    let found = cluster.document(&documents);
     let secret = &documents.secrets[&SecretName::of(found.id().unwrap(), "kubernetes-ca")];
     let client = HttpsClient::new(&secret.data.as_ref().unwrap()["bundle.crt"].0, API_SERVER_NAME, None);
     let ask = |address: SocketAddr| client.get(TcpStream::connect(address).unwrap(), "/api/v1/nodes").unwrap();

@@ -33,7 +33,7 @@ pub(crate) fn rotate(worker_fleet: &WorkerFleet, cluster: &TestCluster) {
 /// Returns the certificate of the front-proxy authority. No other generation is left.
 fn active(worker_fleet: &WorkerFleet, cluster: &TestCluster) -> String {
     let documents = worker_fleet.documents();
-    let found = documents.clusters.values().find(|found| found.reference().name == cluster.name).unwrap();
+    let found = cluster.document(&documents);
     for key in [RotatedKey::FrontProxyAuthority, RotatedKey::InfrastructureAuthority] {
         assert!(!found.rotation(key).unwrap().is_running(), "{:?}", found.rotation(key));
     }

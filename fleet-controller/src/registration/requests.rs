@@ -9,13 +9,13 @@ use k8s_openapi::{
 };
 use keelway_api::machine::sha256_hex;
 use keelway_component::{
-    approval::write_approval, certificate_request::Request, requests::call, watching::watch_backoff,
+    approval::write_approval, certificate_request::Request, requests::call, watching::controller_of,
 };
 use keelway_fleet::WorkloadCluster;
 use keelway_pki::CertificateFacts;
 use kube::{
     Api,
-    runtime::{Controller, controller::Action, events::EventType, watcher},
+    runtime::{controller::Action, events::EventType},
 };
 
 use super::{
@@ -33,8 +33,7 @@ const LONGEST: SignedDuration = SignedDuration::from_hours(24 * 366);
 
 /// Decides about all requests, one at a time: an approval counts for the next request.
 pub(crate) async fn run(context: Arc<FleetContext>) {
-    Controller::new(Api::all(context.client.clone()), watcher::Config::default())
-        .trigger_backoff(watch_backoff())
+    controller_of(Api::all(context.client.clone()))
         .with_config(kube::runtime::controller::Config::default().concurrency(1))
         .run(reconcile, on_error, context)
         .for_each(|outcome| log_outcome("requests", outcome))

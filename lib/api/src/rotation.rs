@@ -33,15 +33,6 @@ impl RotatedKey {
         Self::InfrastructureAuthority,
     ];
 
-    /// Returns whether it is an authority, which signs certificates.
-    #[must_use]
-    pub fn is_authority(self) -> bool {
-        match self {
-            Self::ServiceAccount | Self::Encryption => false,
-            Self::EtcdAuthority | Self::FrontProxyAuthority | Self::InfrastructureAuthority => true,
-        }
-    }
-
     /// Returns its field in `spec.rotations` and `status.rotations`.
     #[must_use]
     pub fn field(self) -> &'static str {

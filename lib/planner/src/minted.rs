@@ -2,6 +2,7 @@
 
 use alloc::{
     collections::BTreeMap,
+    format,
     string::{String, ToString},
     vec::Vec,
 };
@@ -84,11 +85,10 @@ fn note_next(documents: &mut Documents) {
         for key in RotatedKey::ALL {
             let rotation = cluster.running_rotation(key).filter(|rotation| rotation.phase == RotationPhase::Announcing);
             let secret = secret_of(key);
-            let value = documents.secrets.get(&SecretName::of(id, secret)).and_then(|found| {
-                let entry = if key.is_authority() { "next.crt" } else { "next.key" };
-                let next = found.data.as_ref()?.get(entry)?;
-                Some(fingerprint_of(secret, &next.0))
-            });
+            let value = documents
+                .secrets
+                .get(&SecretName::of(id, secret))
+                .and_then(|found| fingerprint_of_generation(secret, found, "next"));
             let new = rotation.zip(value).filter(|(rotation, found)| !is_next(rotation, found));
             announced.extend(new.map(|(_, found)| (name.clone(), key, found)));
         }
@@ -140,16 +140,20 @@ pub(crate) fn found(documents: &Documents, id: &ClusterId, secret: &str) -> Opti
 
 /// A digest that identifies the key of a Secret and reveals nothing of the key.
 pub(crate) fn fingerprint(name: &str, secret: &Secret) -> Option<String> {
-    let entry = match holds(name) {
-        SecretContents::Authority => "active.crt",
-        SecretContents::ServiceAccountKey | SecretContents::EncryptionKey => "active.key",
+    fingerprint_of_generation(name, secret, "active")
+}
+
+fn fingerprint_of_generation(name: &str, secret: &Secret, generation: &str) -> Option<String> {
+    let half = match holds(name) {
+        SecretContents::Authority => "crt",
+        SecretContents::ServiceAccountKey | SecretContents::EncryptionKey => "key",
         SecretContents::Certificates => return None,
     };
-    let value = secret.data.as_ref()?.get(entry)?;
+    let value = secret.data.as_ref()?.get(format!("{generation}.{half}").as_str())?;
     Some(fingerprint_of(name, &value.0))
 }
 
-/// The same digest, from the active certificate of an authority or from the active key.
+/// The same digest, from the certificate of an authority or from a key.
 pub(crate) fn fingerprint_of(name: &str, value: &[u8]) -> String {
     sha256_hex(&[name.as_bytes(), &[0], value].concat())
 }

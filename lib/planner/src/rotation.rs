@@ -215,7 +215,8 @@ fn next_step(
             outdated().or_else(|| rewrite(tenant, seen)).or(Some(RotationStep::RemovePrevious))
         }
         RotationPhase::Announcing => after(RotationStep::Activate),
-        RotationPhase::Activating if key.is_authority() && awaits_issue(tenant, world, seen, secret_of(key)) => {
+        // Only an authority issues certificates.
+        RotationPhase::Activating if awaits_issue(tenant, world, seen, secret_of(key)) => {
             Some(RotationStep::Wait(WaitKind::InProgress, RotationBlocker::Certificates(key)))
         }
         RotationPhase::Activating => after(RotationStep::Enter(match key {

@@ -1,8 +1,6 @@
 //! Rotations of authorities, on machines that fail and return, by drivers that die between any two steps. No component ever presents a certificate that
 //! another one does not verify.
 
-use std::collections::BTreeMap;
-
 use keelway_api::{
     ByteString, Time,
     documents::SecretName,
@@ -17,7 +15,7 @@ use proptest::{collection::vec, prelude::*};
 
 use crate::{
     model::signer_of,
-    rotation::{cluster, is_settled, machine_of, round},
+    rotation::{KnownPods, cluster, is_settled, round, running, without_a_server},
     world::{Round, World, calm},
 };
 
@@ -183,7 +181,7 @@ fn a_silent_machine_keeps_the_phase() {
         let mut world = settled();
         request(&mut world, key, false);
         let _ = reach(&mut world, key, RotationPhase::Announcing);
-        let away = away(&world);
+        let away = without_a_server(&world, MEMBERS);
         for _ in 0..40 {
             let _ = world.pass(&away);
         }
@@ -192,11 +190,6 @@ fn a_silent_machine_keeps_the_phase() {
         let is_named = |blocker: &WaitBlocker| blocker.to_string().contains("kube-apiserver-1 may run there");
         assert!(plan.waiting.iter().any(|waiting| is_named(&waiting.blocker)), "{:?}", plan.waiting);
     }
-}
-
-/// The round in which a machine with an API server does not respond.
-fn away(world: &World) -> Round {
-    Round { silent: 1 << machine_of(world, "kube-apiserver-1"), ..calm(MEMBERS) }
 }
 
 /// Plants a fault into the authority of the next plan.
@@ -229,7 +222,7 @@ fn an_authority_that_is_used_or_removed_too_early_is_found() {
         let mut world = settled();
         request(&mut world, key, false);
         let _ = reach(&mut world, key, RotationPhase::Announcing);
-        let away = away(&world);
+        let away = without_a_server(&world, MEMBERS);
         assert!(is_found(&mut world, key, &away, activate), "{key} is used too early");
         let _ = reach(&mut world, key, RotationPhase::Prepared);
         let is_removed = is_found(&mut world, key, &away, |values| drop(values.remove("previous.crt")));
@@ -258,9 +251,6 @@ fn an_authority_that_a_machine_lacks_is_not_used() {
     assert!(plan.waiting.iter().any(|waiting| is_named(&waiting.blocker)), "{:?}", plan.waiting);
 }
 
-/// The pods of every config, by their digests: a pod that is held runs with an earlier one.
-type KnownPods = BTreeMap<(PodName, String), Pod>;
-
 fn file<'a>(pod: &'a Pod, path: &str) -> Option<&'a [u8]> {
     pod.files.iter().find(|file| file.path == path).map(|file| file.content.as_slice())
 }
@@ -271,12 +261,7 @@ fn holds(bundle: &[u8], authority: &[u8]) -> bool {
 }
 
 fn check_running(world: &World, pods: &mut KnownPods) {
-    let held = world.configs.values().flat_map(|config| &config.pods);
-    pods.extend(held.map(|(name, pod)| ((name.clone(), pod.digest()), pod.clone())));
-    let sandboxes = world.machines.values().flat_map(|state| &state.sandboxes);
-    let running: Vec<(&PodName, &Pod)> = sandboxes
-        .filter_map(|sandbox| Some((&sandbox.pod, pods.get(&(sandbox.pod.clone(), sandbox.digest.clone()))?)))
-        .collect();
+    let running = running(world, pods);
     let of_role = |role: Role| running.iter().filter(move |(name, _)| role_of(world, name) == Some(role));
     for Presented { key, by, to } in PRESENTED {
         // Before the first rotation, the bundle is text that names the first generation.

@@ -176,10 +176,15 @@ fn another_request_waits_for_the_end_of_the_first() {
 }
 
 /// The number of the machine of an API server.
-pub(super) fn machine_of(world: &World, server: &str) -> usize {
+fn machine_of(world: &World, server: &str) -> usize {
     let mut all = world.documents.components.iter();
     let (_, component) = all.find(|(pod, _)| pod.component.as_str() == server).unwrap();
     world.number_of(&component.spec.hypervisor)
+}
+
+/// The round in which the machine of an API server does not respond.
+pub(super) fn without_a_server(world: &World, members: u32) -> Round {
+    Round { silent: 1 << machine_of(world, "kube-apiserver-1"), ..calm(members) }
 }
 
 #[test]
@@ -192,7 +197,7 @@ fn a_machine_that_is_away_keeps_each_phase() {
         let mut world = settled();
         let begun = world.now;
         request(&mut world, begun, true);
-        let away = Round { silent: 1 << machine_of(&world, "kube-apiserver-1"), ..calm(MEMBERS) };
+        let away = without_a_server(&world, MEMBERS);
         let _ = reach(&mut world, last);
         for _ in 0..20 {
             let plan = world.pass(&away);
@@ -292,7 +297,7 @@ fn a_key_that_is_removed_too_early_is_found() {
     let begun = world.now;
     request(&mut world, begun, false);
     let _ = reach(&mut world, RotationPhase::Activating);
-    let away = Round { silent: 1 << machine_of(&world, "kube-apiserver-1"), ..calm(MEMBERS) };
+    let away = without_a_server(&world, MEMBERS);
     assert!(is_found(&mut world, &away, |values| drop(values.remove("previous.pub"))));
 }
 
@@ -408,7 +413,7 @@ pub(super) fn round() -> impl Strategy<Value = Round> {
 }
 
 /// The pods of every config, by their digests: a pod that is held runs with an earlier one.
-type KnownPods = BTreeMap<(PodName, String), Pod>;
+pub(super) type KnownPods = BTreeMap<(PodName, String), Pod>;
 
 fn file(pod: &Pod, path: &str) -> Option<String> {
     let found = pod.files.iter().find(|file| file.path == path)?;
@@ -445,13 +450,18 @@ fn check_encrypted(world: &World, pods: &KnownPods, used: &mut BTreeSet<String>)
     }
 }
 
-fn check_running(world: &World, pods: &mut KnownPods) {
+/// Notes the pods of all configs, and returns those that run.
+pub(super) fn running<'a>(world: &'a World, pods: &'a mut KnownPods) -> Vec<(&'a PodName, &'a Pod)> {
     let held = world.configs.values().flat_map(|config| &config.pods);
     pods.extend(held.map(|(name, pod)| ((name.clone(), pod.digest()), pod.clone())));
     let sandboxes = world.machines.values().flat_map(|state| &state.sandboxes);
-    let running: Vec<(&PodName, &Pod)> = sandboxes
+    sandboxes
         .filter_map(|sandbox| Some((&sandbox.pod, pods.get(&(sandbox.pod.clone(), sandbox.digest.clone()))?)))
-        .collect();
+        .collect()
+}
+
+fn check_running(world: &World, pods: &mut KnownPods) {
+    let running = running(world, pods);
     for (signer, key) in running.iter().filter_map(|(name, pod)| Some((name, file(pod, "service-account.key")?))) {
         for (server, bundle) in running.iter().filter_map(|(name, pod)| Some((name, file(pod, "service-account.pub")?)))
         {

@@ -8,10 +8,7 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 use keelway_api::worker::{AddressClaim, WireGuardPeer};
-use keelway_component::{
-    requests::{call, delete_precondition, ignore_conflict},
-    watching::watch_backoff,
-};
+use keelway_component::requests::{call, delete_precondition, ignore_conflict};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
@@ -38,7 +35,6 @@ pub(super) async fn run(claims: Controller<AddressClaim>, context: Arc<Controlle
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
     claims
         .watches(peers, watcher::Config::default(), move |peer| claims_of(&seen, &peer.name_any()))
-        .trigger_backoff(watch_backoff())
         .run(reconcile, on_error, context)
         .for_each(|outcome| log_outcome("claims", outcome))
         .await;

@@ -44,18 +44,25 @@ impl MachineState {
     /// pod whose sandbox has exited, or in which only an auxiliary container runs, is already interrupted and is repaired without waiting.
     #[must_use]
     pub fn is_interrupted(&self, name: &PodName, (pod, digests): (&Pod, &PodDigests)) -> bool {
-        let main = pod.containers.last().map(|container| container.name.as_str());
-        let runs_in = |sandbox: &SandboxState| self.running_in(sandbox).any(|found| Some(found.name.as_str()) == main);
         let mut ready = self.sandboxes.iter().filter(|sandbox| sandbox.pod == *name && sandbox.ready);
-        ready.any(runs_in) && !self.reusable_sandbox(name, (pod, digests)).is_some_and(runs_in)
+        ready.any(|sandbox| self.runs_main_in(sandbox, pod)) && !self.runs_as_wanted(name, (pod, digests))
     }
 
     /// Returns whether the pod runs as the config specifies, with every file, those included that a program reads again without a restart.
     #[must_use]
     pub fn runs_with_files(&self, name: &PodName, (pod, digests): (&Pod, &PodDigests)) -> bool {
+        self.runs_as_wanted(name, (pod, digests)) && self.has_files(name, (pod, digests))
+    }
+
+    /// Returns whether the main container runs in a sandbox that can be kept.
+    fn runs_as_wanted(&self, name: &PodName, (pod, digests): (&Pod, &PodDigests)) -> bool {
+        let kept = self.reusable_sandbox(name, (pod, digests));
+        kept.is_some_and(|sandbox| self.runs_main_in(sandbox, pod))
+    }
+
+    fn runs_main_in(&self, sandbox: &SandboxState, pod: &Pod) -> bool {
         let main = pod.containers.last().map(|container| container.name.as_str());
-        let runs_in = |sandbox: &SandboxState| self.running_in(sandbox).any(|found| Some(found.name.as_str()) == main);
-        self.reusable_sandbox(name, (pod, digests)).is_some_and(runs_in) && self.has_files(name, (pod, digests))
+        self.running_in(sandbox).any(|found| Some(found.name.as_str()) == main)
     }
 
     fn has_files(&self, name: &PodName, (pod, digests): (&Pod, &PodDigests)) -> bool {

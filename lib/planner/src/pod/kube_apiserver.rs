@@ -38,10 +38,13 @@ impl PodInputs<'_> {
     pub(super) fn kube_apiserver(&self) -> Result<PodTemplate, MissingKey> {
         // Before the creation of the store some members may have no machine, and therefore no address.
         self.first_members()?;
+        // Aggregated API servers learn of this authority from the ConfigMap `extension-apiserver-authentication`, which API servers write when they
+        // have read the file.
+        let on_other_front_proxy = self.on_rotation_of(RotatedKey::FrontProxyAuthority);
         let mut files = vec![
             self.shared("etcd-ca.crt", secret_names::ETCD, "bundle.crt", OnChange::Restart)?,
             self.shared("ca.crt", secret_names::KUBERNETES, "bundle.crt", OnChange::PickedUp)?,
-            self.shared("front-proxy-ca.crt", secret_names::FRONT_PROXY, "bundle.crt", self.on_other_front_proxies())?,
+            self.shared("front-proxy-ca.crt", secret_names::FRONT_PROXY, "bundle.crt", on_other_front_proxy)?,
             self.shared("service-account.pub", secret_names::SERVICE_ACCOUNT, "bundle.pub", OnChange::Restart)?,
             self.shared("service-account.key", secret_names::SERVICE_ACCOUNT, "active.key", OnChange::Restart)?,
             self.encryption()?,
@@ -189,17 +192,7 @@ impl PodInputs<'_> {
             "kind": "EncryptionConfiguration",
             "resources": [{ "resources": ["secrets"], "providers": [{ "secretbox": { "keys": keys } }] }],
         });
-        Ok(document("encryption.json", &content, self.on_other_keys()))
-    }
-
-    fn on_other_keys(&self) -> OnChange {
-        self.on_rotation_of(RotatedKey::Encryption)
-    }
-
-    /// Aggregated API servers learn of an authority from the ConfigMap `extension-apiserver-authentication`, which API servers write when they have
-    /// read the file.
-    fn on_other_front_proxies(&self) -> OnChange {
-        self.on_rotation_of(RotatedKey::FrontProxyAuthority)
+        Ok(document("encryption.json", &content, self.on_rotation_of(RotatedKey::Encryption)))
     }
 
     /// API servers read such a file again without a restart, but nothing reports which keys they have read. While a rotation needs to know, they are
