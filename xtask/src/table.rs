@@ -485,11 +485,16 @@ fn kubernetes(name: &'static str, at: &'static str) -> ImageDefinition {
     }
 }
 
+/// The names of protocols, as in the public image. Without them, `nft` lists elements with numbers, and a kube-proxy that starts again takes what it
+/// finds for elements that nobody needs, and deletes all Services.
+const PROTOCOLS: &str = "tcp 6 TCP\nudp 17 UDP\nsctp 132 SCTP\n";
+
 /// kube-proxy in nftables mode runs `nft`, any version since 1.0.1.
 fn kube_proxy() -> ImageDefinition {
     let nft = ProgramOrigin::Debian { package: "nftables", path: "/usr/sbin/nft", version: None };
     let mut image = kubernetes("kube-proxy", "/usr/local/bin/kube-proxy");
     image.files.push(ImageFile { at: "/usr/sbin/nft", origin: nft });
+    image.texts.push(("/etc/protocols", PROTOCOLS));
     image
 }
 
