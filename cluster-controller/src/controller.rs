@@ -11,6 +11,7 @@ mod network_policies;
 mod object_backoffs;
 mod object_reconciler;
 mod objects;
+mod published_authority;
 mod registry;
 mod settings;
 mod tombstones;
@@ -143,21 +144,19 @@ impl<'a> Replica<'a> {
     }
 
     async fn act(&self) -> Infallible {
-        let ControllerSettings { definitions, wanted, .. } = self.settings;
-        Box::pin(leader::lead(&self.election, self.report, async || work(&self.context, definitions, wanted).await))
+        Box::pin(leader::lead(&self.election, self.report, async || Box::pin(work(&self.context, self.settings)).await))
             .await
     }
 }
 
 /// Does all work of the Lease holder.
-async fn work(context: &Arc<ControllerContext>, definitions: &[DynamicObject], wanted: &[DynamicObject]) {
-    while let Err(error) = define(context, definitions).await {
+async fn work(context: &Arc<ControllerContext>, settings: &ControllerSettings) {
+    while let Err(error) = define(context, &settings.definitions).await {
         report("cannot apply the CustomResourceDefinitions", error);
         tokio::time::sleep(AGAIN).await;
     }
-    let all = definitions.iter().chain(wanted).cloned().collect();
     join!(
-        ObjectReconciler::new(Arc::clone(context), all).run(),
+        Box::pin(published_authority::keep_objects(context, settings)),
         csr::run(Arc::clone(context)),
         identities::run(Arc::clone(context)),
         addresses::run(Arc::clone(context)),

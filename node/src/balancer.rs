@@ -30,7 +30,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use self::{
-    ingress_check::{CheckSource, FailedCheck, IngressChecker, SLOW},
+    ingress_check::{CheckError, CheckSource, FailedCheck, IngressChecker, SLOW, UNKNOWN_AUTHORITY},
     ingress_loss::IngressLoss,
 };
 
@@ -63,6 +63,9 @@ pub struct IngressStatus {
     /// The HTTP proxy through which the ingress is reached, without credentials. Absent if it is reached directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<String>,
+    /// Why the ingress cannot be used, and what to do. Absent if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// The result of the last check of an ingress.
@@ -71,6 +74,22 @@ enum IngressHealth {
     Unchecked,
     Healthy(Instant),
     Failed,
+    /// The worker does not know its authority.
+    Untrusted,
+}
+
+impl IngressHealth {
+    fn of(outcome: &Result<CheckSource, FailedCheck>) -> Self {
+        match outcome {
+            Ok(_) => Self::Healthy(Instant::now()),
+            Err(FailedCheck { error: CheckError::UnknownAuthority, .. }) => Self::Untrusted,
+            Err(_) => Self::Failed,
+        }
+    }
+
+    fn has_failed(self) -> bool {
+        matches!(self, Self::Failed | Self::Untrusted)
+    }
 }
 
 struct BalancedIngress {
@@ -105,7 +124,7 @@ impl BalancedIngress {
         match self.health() {
             IngressHealth::Unchecked => None,
             IngressHealth::Healthy(_) => Some(true),
-            IngressHealth::Failed => Some(false),
+            IngressHealth::Failed | IngressHealth::Untrusted => Some(false),
         }
     }
 
@@ -113,13 +132,12 @@ impl BalancedIngress {
     fn responded(&self) -> Option<Instant> {
         match self.health() {
             IngressHealth::Healthy(at) => Some(at),
-            IngressHealth::Unchecked | IngressHealth::Failed => None,
+            IngressHealth::Unchecked | IngressHealth::Failed | IngressHealth::Untrusted => None,
         }
     }
 
     /// Records the result of a check, and returns the previous one.
-    fn note(&self, answers: bool) -> IngressHealth {
-        let health = if answers { IngressHealth::Healthy(Instant::now()) } else { IngressHealth::Failed };
+    fn note(&self, health: IngressHealth) -> IngressHealth {
         std::mem::replace(&mut *self.health.lock().unwrap_or_else(PoisonError::into_inner), health)
     }
 
@@ -302,6 +320,7 @@ impl Balancer {
             answers: ingress.answers(),
             connections: ingress.connections.load(Ordering::Relaxed),
             proxy: self.proxies.of_address(ingress.address).map(ToString::to_string),
+            problem: (ingress.health() == IngressHealth::Untrusted).then(|| UNKNOWN_AUTHORITY.to_owned()),
         });
         status.collect()
     }
@@ -387,14 +406,15 @@ async fn watch(balancer: Arc<Balancer>, ingress: Arc<BalancedIngress>) {
 
 /// Records and logs the result of a check.
 fn note(ingress: &BalancedIngress, outcome: &Result<CheckSource, FailedCheck>) {
-    let before = ingress.note(outcome.is_ok());
+    let now = IngressHealth::of(outcome);
+    let before = ingress.note(now);
     let ingress = ingress.address;
     match outcome {
         Ok(CheckSource::Changed) => {
             tracing::info!(%ingress, "this worker's uplink changed: resetting the connections of its previous address");
         }
-        Ok(CheckSource::Same) if before == IngressHealth::Failed => tracing::info!(%ingress, "ingress responds again"),
-        Err(failed) if before != IngressHealth::Failed => {
+        Ok(CheckSource::Same) if before.has_failed() => tracing::info!(%ingress, "ingress responds again"),
+        Err(failed) if before != now => {
             tracing::warn!(%ingress, "health check of the ingress failed: {}", ErrorChain(&failed.error));
         }
         Ok(CheckSource::Same) | Err(_) => {}

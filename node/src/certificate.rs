@@ -8,6 +8,7 @@ use k8s_openapi::{
     api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use keelway_api::machine::hex;
 use keelway_pki::{
     CertificateFacts, KeyError, PrivateKeyPem, SigningRequestError, Validity, client_signing_request,
     key_matches_certificate,
@@ -27,6 +28,9 @@ use crate::{
 pub(crate) const CLIENT: &str = "kubelet-client-current.pem";
 pub(crate) const SERVING: &str = "kubelet-server-current.pem";
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// The beginning of the names of requests by a join, and by a worker that replaces its certificate.
+const JOIN_REQUEST: &str = "keelway-join-";
+const REISSUE_REQUEST: &str = "keelway-reissue-";
 const USAGES: [&str; 2] = ["digital signature", "client auth"];
 pub(crate) const GROUP: &str = "system:nodes";
 /// How long the cluster may take to approve and sign.
@@ -91,9 +95,35 @@ fn load(layout: &Layout, holds: impl Fn(Validity) -> bool) -> Result<Option<Kube
 
 /// Returns the validity of a certificate of the kubelet: [`CLIENT`] or [`SERVING`].
 pub(crate) fn validity(layout: &Layout, file: &str) -> Option<Validity> {
+    current(layout, file).map(|facts| facts.validity)
+}
+
+/// Returns the authority key identifier of a certificate of the kubelet, in hexadecimal digits: [`CLIENT`] or [`SERVING`].
+pub(crate) fn issuer(layout: &Layout, file: &str) -> Option<String> {
+    current(layout, file).and_then(authority_of)
+}
+
+/// Returns the authority key identifier of the first of these certificates, in hexadecimal digits.
+pub(crate) fn issuer_of(certificates: &str) -> Option<String> {
+    CertificateFacts::from_pem(first(certificates)).ok().and_then(authority_of)
+}
+
+fn authority_of(facts: CertificateFacts) -> Option<String> {
+    facts.authority_key_id.map(|id| hex(&id))
+}
+
+fn current(layout: &Layout, file: &str) -> Option<CertificateFacts> {
     let text = Zeroizing::new(files::read(&layout.pki().join(file)).ok()??);
     let (certificate, _) = split(&text)?;
-    CertificateFacts::from_pem(first(&certificate)).ok().map(|facts| facts.validity)
+    CertificateFacts::from_pem(first(&certificate)).ok()
+}
+
+/// Removes the kubelet's current serving certificate, so that the kubelet requests another one when it starts.
+pub(crate) fn remove_serving(layout: &Layout) -> Result<(), NodeFileError> {
+    let link = layout.pki().join(SERVING);
+    let target = fs::read_link(&link).ok().map(|target| layout.pki().join(target));
+    files::remove(&link)?;
+    target.map_or(Ok(()), |target| files::remove(&target))
 }
 
 /// Splits a file into certificates and key. The kubelet stores both in one file.
@@ -135,7 +165,7 @@ pub(crate) async fn ensure(
     let request = client_signing_request(&key, &format!("system:node:{name}"), GROUP)
         .map_err(KubeletCertificateError::Request)?;
     tracing::debug!(action = "request for a certificate", "begins");
-    let answer = answer(client, &request).await?;
+    let answer = answer(client, JOIN_REQUEST, &request).await?;
     tracing::debug!(action = "request for a certificate", "done");
     match answer {
         SigningOutcome::Signed(certificate) => {
@@ -156,17 +186,34 @@ pub(crate) fn joining_key(layout: &Layout) -> Result<PrivateKeyPem, KubeletCerti
     if let Some(text) = files::read(&layout.joining_key())? {
         return Ok(PrivateKeyPem::new(text));
     }
-    let mut random = ChaCha8Rng::from_rng(&mut rand::rng());
-    let key = PrivateKeyPem::mint(&mut random).map_err(KubeletCertificateError::Key)?;
+    let key = new_key()?;
     files::write(&layout.joining_key(), key.expose(), 0o600)?;
     Ok(key)
 }
 
-async fn answer(client: Client, request: &str) -> Result<SigningOutcome, KubeletCertificateError> {
+fn new_key() -> Result<PrivateKeyPem, KubeletCertificateError> {
+    let mut random = ChaCha8Rng::from_rng(&mut rand::rng());
+    PrivateKeyPem::mint(&mut random).map_err(KubeletCertificateError::Key)
+}
+
+/// Requests another certificate as the node itself, with a new key. The cluster decides about a request once, so each call is another request.
+pub(crate) async fn reissue(client: Client, name: &str) -> Result<KubeletCertificate, KubeletCertificateError> {
+    let key = new_key()?;
+    let request = client_signing_request(&key, &format!("system:node:{name}"), GROUP)
+        .map_err(KubeletCertificateError::Request)?;
+    match answer(client, REISSUE_REQUEST, &request).await? {
+        SigningOutcome::Signed(certificate) => Ok(KubeletCertificate { certificate, key }),
+        SigningOutcome::Denied { reason, message } => {
+            Err(KubeletCertificateError::Denied { name: name.to_owned(), reason, message })
+        }
+    }
+}
+
+async fn answer(client: Client, prefix: &str, request: &str) -> Result<SigningOutcome, KubeletCertificateError> {
     let requests: Api<CertificateSigningRequest> = Api::all(client);
     // Signatures are deterministic, so the same key leads to a request with the same name.
     let digest = Sha256::digest(request.as_bytes());
-    let name = digest.iter().take(10).fold("keelway-join-".to_owned(), |name, byte| format!("{name}{byte:02x}"));
+    let name = digest.iter().take(10).fold(prefix.to_owned(), |name, byte| format!("{name}{byte:02x}"));
     let object = CertificateSigningRequest {
         metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
         spec: CertificateSigningRequestSpec {
@@ -213,6 +260,22 @@ pub(crate) fn store(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_serving_certificate_is_removed_with_its_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::new(directory.path());
+        files::make_dir(&layout.pki(), 0o700).unwrap();
+        remove_serving(&layout).unwrap();
+        let (old, file) = (layout.pki().join("kubelet-server-1.pem"), layout.pki().join("kubelet-server-2.pem"));
+        for target in [file.clone(), "kubelet-server-2.pem".into()] {
+            fs::write(&old, "").unwrap();
+            fs::write(&file, "").unwrap();
+            symlink(&target, layout.pki().join(SERVING)).unwrap();
+            remove_serving(&layout).unwrap();
+            assert!(old.exists() && !file.exists() && fs::symlink_metadata(layout.pki().join(SERVING)).is_err());
+        }
+    }
 
     #[test]
     fn certificates_and_key_are_split_in_any_order() {

@@ -53,11 +53,13 @@ use crate::{
     range_clashes,
     reachable::{self, PodPorts},
     registry_config::RegistryConfig,
+    reissue::{ReissuePauses, ReissuingWorker},
     renewal::renew,
     service::NODE_LOG,
     settings::{Layout, NodeOptions},
     status::{self, CertificateStatus, WorkerStatus},
     sysctl,
+    trust_report::TrustReport,
     tunnels::{self, GatewayLink, TunnelStatus, WorkerTunnels},
 };
 
@@ -194,6 +196,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         () = daemon.keep_tunnels(tunnels) => {}
         () = direct_paths.keep(|| daemon.direct_path_inputs(), &daemon.facts.direct_paths) => {}
         () = daemon.report_network() => {}
+        () = daemon.report_trust() => {}
         () = daemon.keep_settings() => {}
         () = daemon.keep_logs() => {}
         () = daemon.keep_balancer() => {}
@@ -353,6 +356,26 @@ impl Daemon {
                 reported = Some(state);
             }
             log_once(&mut last, "cannot report the network of the Node", outcome);
+        }
+    }
+
+    /// Reports on the Node which authorities the worker trusts, each time that the Node differs. A report that fails is repeated.
+    async fn report_trust(&self) {
+        let (mut repeats, mut last) = (every(REPAIR_EVERY), None);
+        loop {
+            repeats.tick().await;
+            let Some(before) = self.facts.node.borrow().trust.clone() else { continue };
+            let kubelet = self.facts.kubelet.borrow().pid.and_then(ProcessId::of);
+            let authorities = self.facts.known.borrow().authorities.clone();
+            let outcome = match TrustReport::read(&self.layout, kubelet, &authorities) {
+                Ok(report) if !report.differs(&before) => Ok(()),
+                Ok(report) => match self.client() {
+                    Ok(client) => report.write(client, &self.options.name, &before).await,
+                    Err(error) => Err(error),
+                },
+                Err(error) => Err(ApiError::File(error)),
+            };
+            log_once(&mut last, "cannot report the trust of the worker", outcome);
         }
     }
 
@@ -544,10 +567,17 @@ impl Daemon {
         tokio::join!(information, registries, templates, peer, node);
     }
 
-    /// Renews the certificate if it expired while this worker was away. A kubelet renews only one that is valid, and then has to be restarted.
+    /// Renews the certificate if it expired while this worker was away. A kubelet renews only one that is valid, and then has to be restarted. Then
+    /// follows the authorities of the cluster. Workers do so at different times, so that not all kubelets restart in the same moment.
     async fn keep_identity(&self) {
         let mut turns = every(REPAIR_EVERY);
-        let mut last = None;
+        let (mut last, mut last_reissue, mut pauses) = (None, None, ReissuePauses::default());
+        let worker = ReissuingWorker {
+            layout: &self.layout,
+            name: &self.options.name,
+            known: &self.facts.known,
+            kubelet: &self.facts.kubelet,
+        };
         loop {
             turns.tick().await;
             let known = self.facts.known.borrow().clone();
@@ -558,6 +588,8 @@ impl Daemon {
                 log_once(&mut None, "cannot restart the kubelet", stopped);
             }
             log_once(&mut last, "cannot renew the certificate, which has expired", renewed.map(drop));
+            let followed = worker.step(&mut pauses, || self.client()).await;
+            log_once(&mut last_reissue, "the kubelet does not follow the cluster's authorities yet", followed);
         }
     }
 

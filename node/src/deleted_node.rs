@@ -20,6 +20,7 @@ use crate::{
     node_record::NodeRecord,
     peer, registration,
     settings::{Layout, NodeOptions},
+    trust_report::TrustReport,
 };
 
 /// The pause after a Node was absent. It limits how often a Node is created that another program deletes each time.
@@ -36,6 +37,8 @@ pub(crate) struct ObservedNode {
     pub(crate) problem: Option<String>,
     /// The version that the kubelet reports, such as `v1.37.0`.
     pub(crate) kubelet_version: Option<String>,
+    /// What the Node reports about the authorities. `None` until the Node was read.
+    pub(crate) trust: Option<TrustReport>,
 }
 
 /// What to do about an absent Node.
@@ -92,7 +95,8 @@ impl NodeKeeper<'_> {
         let kubelet_version =
             node.status.as_ref().and_then(|status| Some(status.node_info.as_ref()?.kubelet_version.clone()));
         self.state.send_if_modified(|state| {
-            let now = ObservedNode { problem: None, kubelet_version, ..state.clone() };
+            let trust = Some(TrustReport::of(node));
+            let now = ObservedNode { problem: None, kubelet_version, trust, ..state.clone() };
             let differs = *state != now;
             *state = now;
             differs
@@ -154,6 +158,7 @@ impl NodeKeeper<'_> {
         self.state.send_modify(|state| {
             state.registrations = state.registrations.saturating_add(1);
             state.problem = None;
+            state.trust = Some(TrustReport::default());
         });
         kubelet::stop(self.layout).await.map_err(ApiError::File)?;
         let event = NodeEventText { is_warning: true, reason: REGISTERED_AGAIN, message: &message };

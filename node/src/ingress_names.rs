@@ -150,7 +150,13 @@ mod tests {
     }
 
     fn status(answers: Option<bool>) -> Vec<IngressStatus> {
-        vec![IngressStatus { address: "203.0.113.1:20000".parse().unwrap(), answers, connections: 0, proxy: None }]
+        vec![IngressStatus {
+            address: "203.0.113.1:20000".parse().unwrap(),
+            answers,
+            connections: 0,
+            proxy: None,
+            problem: None,
+        }]
     }
 
     fn addresses(texts: &[&str]) -> Vec<SocketAddr> {

@@ -1,6 +1,7 @@
 //! The kubelet: starts, adopts and restarts it. It outlives the daemon that started it.
 
 mod configuration;
+mod trust_record;
 
 use std::{
     fs,
@@ -34,6 +35,7 @@ use crate::{
     settings::{Layout, NodeOptions},
 };
 use configuration::KubeletHost;
+pub(crate) use trust_record::KubeletTrust;
 
 /// How long the start of the kubelet may delay the rest of the daemon's start.
 const AT_ONCE: Duration = Duration::from_secs(1);
@@ -209,10 +211,13 @@ impl Kubelet {
             command.stdout(logs::open(&log)?).stderr(logs::open(&log)?);
             log.display().to_string()
         };
+        // The kubelet reads the authorities when it starts. If they change in this moment, it is restarted once more.
+        let authorities = files::read(&layout.authorities())?.unwrap_or_default();
         // A process group of its own, so that signals of a terminal do not reach the kubelet.
         let child = memory::spawn(command.stdin(Stdio::null()).process_group(0)).map_err(KubeletError::Spawn)?;
         let Some(id) = ProcessId::of(child.id()) else { return Err(ended(child, log)) };
         files::write_json_volatile(&layout.kubelet_process(), &id)?;
+        KubeletTrust::started_with(id, &authorities).store(layout)?;
         match id.open() {
             Some(handle) => Ok((handle, child)),
             None => Err(ended(child, log)),

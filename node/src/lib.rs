@@ -46,6 +46,7 @@ mod range_clashes;
 mod reachable;
 mod registration;
 mod registry_config;
+mod reissue;
 mod removal;
 mod renewal;
 #[cfg(test)]
@@ -55,6 +56,7 @@ mod settings;
 mod status;
 mod sysctl;
 mod token;
+mod trust_report;
 mod tunnels;
 mod undo;
 mod upgrade;

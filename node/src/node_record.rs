@@ -6,6 +6,7 @@ use k8s_openapi::{
     api::core::v1::{Node, Taint},
     apimachinery::pkg::api::resource::Quantity,
 };
+use keelway_api::worker::{CERTIFICATE_ISSUERS, TRUSTED_AUTHORITIES};
 use serde::{Deserialize, Serialize};
 
 use crate::node_labels::is_kubelet_label;
@@ -32,7 +33,7 @@ impl NodeRecord {
         let (spec, status) = (node.spec.clone().unwrap_or_default(), node.status.clone()?);
         let is_kept = |taint: &Taint| !taint.key.starts_with(OF_CONDITIONS);
         let mut annotations = node.metadata.annotations.clone().unwrap_or_default();
-        annotations.retain(|key, _| !is_of_kubernetes(key));
+        annotations.retain(|key, _| !is_of_kubernetes(key) && !is_reported(key));
         Some(Self {
             labels: node.metadata.labels.clone().unwrap_or_default(),
             annotations,
@@ -63,6 +64,11 @@ impl NodeRecord {
         status.allocatable = Some(self.allocatable);
         lost
     }
+}
+
+/// Whether the daemon reports the annotation. A restored one would be out of date.
+fn is_reported(key: &str) -> bool {
+    [TRUSTED_AUTHORITIES, CERTIFICATE_ISSUERS].contains(&key)
 }
 
 /// Whether Kubernetes' own components set annotations with this key.
@@ -117,6 +123,17 @@ mod tests {
         assert_eq!(node["spec"]["unschedulable"], true);
         assert!(node["spec"].get("podCIDR").is_none(), "the control plane assigns ranges");
         assert_eq!(node["status"]["allocatable"], json!({ "pods": "110", "cpu": "1" }));
+    }
+
+    #[test]
+    fn reports_of_trust_are_not_restored() {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": { "annotations": { TRUSTED_AUTHORITIES: "a", CERTIFICATE_ISSUERS: "b", "example.com/owner": "c" } },
+            "status": { "capacity": { "pods": "110" } },
+        }))
+        .unwrap();
+        let record = NodeRecord::of(&node).unwrap();
+        assert_eq!(record.annotations.into_keys().collect::<Vec<_>>(), ["example.com/owner"]);
     }
 
     #[test]

@@ -225,6 +225,11 @@ impl Layout {
         self.at("kubelet.process")
     }
 
+    /// The authorities with which the kubelet was started.
+    pub(crate) fn kubelet_trust(&self) -> PathBuf {
+        self.at("kubelet.trust")
+    }
+
     pub(crate) fn daemon_process(&self) -> PathBuf {
         self.at("daemon.process")
     }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::{
     api::ENDED,
-    status::{CertificateStatus, WorkerStatus},
+    status::{CertificateStatus, IngressStatus, WorkerStatus},
     tunnels::TunnelStatus,
 };
 
@@ -29,7 +29,11 @@ pub fn problems(status: &WorkerStatus, now: Timestamp) -> Vec<WorkerProblem> {
     if status.kubelet.pid.is_none() {
         add("KubeletNotRunning", "The kubelet is not running: see its log.".to_owned());
     }
-    if are_silent(status.ingresses.iter().map(|ingress| ingress.answers).collect()) {
+    let untrusted: Vec<&IngressStatus> = status.ingresses.iter().filter(|ingress| ingress.problem.is_some()).collect();
+    if let Some(problem) = untrusted.first().and_then(|ingress| ingress.problem.as_ref()) {
+        let all: Vec<String> = untrusted.iter().map(|ingress| ingress.address.to_string()).collect();
+        add("IngressNotTrusted", format!("{} {problem}.", all.join(", ")));
+    } else if are_silent(status.ingresses.iter().map(|ingress| ingress.answers).collect()) {
         let all: Vec<String> = status.ingresses.iter().map(|ingress| ingress.address.to_string()).collect();
         let message = format!("No ingress responds: allow TCP from this machine to {}.", all.join(", "));
         add("NoIngressResponds", message);
@@ -109,6 +113,24 @@ mod tests {
             "ingresses": [], "kubelet": { "pid": 2, "restarts": 0 }, "certificates": [],
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn an_ingress_of_an_unknown_authority_is_a_problem() {
+        let ingress = |address: &str, problem: Option<&str>| IngressStatus {
+            address: address.parse().unwrap(),
+            answers: Some(false),
+            connections: 0,
+            proxy: None,
+            problem: problem.map(str::to_owned),
+        };
+        let untrusted =
+            ["203.0.113.1:20000", "203.0.113.2:20000"].map(|address| ingress(address, Some("is unknown; join")));
+        let silent = ingress("203.0.113.3:20000", None);
+        let status = WorkerStatus { ingresses: untrusted.into_iter().chain([silent.clone()]).collect(), ..healthy() };
+        assert_eq!(messages(&status), ["203.0.113.1:20000, 203.0.113.2:20000 is unknown; join."]);
+        let status = WorkerStatus { ingresses: vec![silent], ..healthy() };
+        assert_eq!(messages(&status), ["No ingress responds: allow TCP from this machine to 203.0.113.3:20000."]);
     }
 
     #[test]

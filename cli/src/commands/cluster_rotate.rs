@@ -48,17 +48,25 @@ enum AuthorityArgument {
     FrontProxy,
     /// For connections between Keelway's own components
     Infrastructure,
+    /// For API servers, users and workers
+    Kubernetes,
+    /// All that the cluster can rotate
+    All,
 }
 
 impl KeyArguments {
-    fn names(&self, key: RotatedKey) -> bool {
-        match key {
-            RotatedKey::ServiceAccount => self.service_account_key,
-            RotatedKey::Encryption => self.encryption_key,
-            RotatedKey::EtcdAuthority => self.authority.contains(&AuthorityArgument::Etcd),
-            RotatedKey::FrontProxyAuthority => self.authority.contains(&AuthorityArgument::FrontProxy),
-            RotatedKey::InfrastructureAuthority => self.authority.contains(&AuthorityArgument::Infrastructure),
-        }
+    fn names(&self, key: RotatedKey, is_fleet: bool) -> bool {
+        let has = |authority| self.authority.contains(&authority);
+        let is_named = match key {
+            RotatedKey::ServiceAccount => return self.service_account_key,
+            RotatedKey::Encryption => return self.encryption_key,
+            RotatedKey::EtcdAuthority => has(AuthorityArgument::Etcd),
+            RotatedKey::FrontProxyAuthority => has(AuthorityArgument::FrontProxy),
+            RotatedKey::InfrastructureAuthority => has(AuthorityArgument::Infrastructure),
+            RotatedKey::KubernetesAuthority => has(AuthorityArgument::Kubernetes),
+        };
+        let is_possible = key != RotatedKey::KubernetesAuthority || !is_fleet;
+        is_named || (has(AuthorityArgument::All) && is_possible)
     }
 }
 
@@ -74,7 +82,8 @@ fn requested(input: &Input, arguments: &RotateArguments, now: Timestamp) -> Resu
     let Some(cluster) = documents.clusters.get_mut(&arguments.cluster.reference()) else {
         return Err(arguments.cluster.missing(&documents));
     };
-    for key in RotatedKey::ALL.into_iter().filter(|key| arguments.keys.names(*key)) {
+    let is_fleet = cluster.spec.is_fleet();
+    for key in RotatedKey::ALL.into_iter().filter(|key| arguments.keys.names(*key, is_fleet)) {
         let request = if arguments.complete { completed(cluster, key) } else { begun(cluster, key, now) }?;
         *cluster.spec.rotations.request_mut(key) = Some(request);
     }

@@ -76,6 +76,12 @@ pub(super) const ALL: &[Scenario] = &[
         change: |world| request_of(RotatedKey::EtcdAuthority, world, false),
     },
     Scenario {
+        name: "rotation-of-the-authority-of-workers",
+        question: "What is done first if the authority for API servers, users and workers is rotated?",
+        from: worlds::three,
+        change: |world| request_of(RotatedKey::KubernetesAuthority, world, false),
+    },
+    Scenario {
         name: "rotation-completed",
         question: "What is done if the rotation of the service account key is completed?",
         from: worlds::three,

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use keelway_api::{
     cluster::{AddonsSpec, VPN_MTU_UNRECORDED},
     duration::Span,
+    machine::hex,
     name::is_subdomain,
     release,
     worker::{
@@ -20,6 +21,7 @@ use keelway_component::{
     configuration::{FieldFault, ValidateConfiguration},
     leader::LeaseName,
 };
+use keelway_pki::CertificateFacts;
 use serde::{Deserialize, Serialize};
 
 use super::addresses::Pool;
@@ -62,6 +64,10 @@ pub struct ControllerConfiguration {
     pub endpoints: Vec<IngressEndpoint>,
     /// The file with the certificates of all authorities that workers trust, PEM.
     pub authorities: PathBuf,
+    /// The certificate of the authority that issues the certificates of workers, PEM. It is set while that authority is replaced: workers then
+    /// replace their certificates of another one.
+    #[serde(default)]
+    pub issuer: Option<String>,
     /// The lifetime of workers' certificates. The address of a deleted worker is reserved for the same time.
     #[serde(rename = "workerTTL", default = "worker_ttl")]
     pub worker_ttl: Span,
@@ -125,6 +131,7 @@ impl ControllerConfiguration {
             dns_address: self.dns_address(),
             cni: CniInformation { enabled: self.addons.cni.enabled },
             kube_proxy: KubeProxyInformation { enabled: self.addons.kube_proxy.enabled },
+            issuer: self.issuer.as_deref().and_then(key_id),
         }
     }
 
@@ -136,6 +143,11 @@ impl ControllerConfiguration {
         };
         self.service_cidrs.first().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), tenth)
     }
+}
+
+/// Returns the subject key identifier of a certificate in hexadecimal digits. `None`: it is no certificate, or has none.
+fn key_id(pem: &str) -> Option<String> {
+    CertificateFacts::from_pem(pem).ok()?.key_id.map(|id| hex(&id))
 }
 
 impl ValidateConfiguration for ControllerConfiguration {
@@ -175,6 +187,13 @@ impl ValidateConfiguration for ControllerConfiguration {
         }
         if self.endpoints.is_empty() {
             return fault("endpoints", "must contain an endpoint".to_owned(), "set one per ingress");
+        }
+        if self.issuer.as_deref().is_some_and(|pem| key_id(pem).is_none()) {
+            return fault(
+                "issuer",
+                "must be one certificate with a subject key identifier".to_owned(),
+                "set the certificate of the authority in PEM",
+            );
         }
         if !is_subdomain(&self.dns_domain) {
             return fault(

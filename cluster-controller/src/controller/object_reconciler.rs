@@ -66,6 +66,8 @@ pub(super) struct ObjectReconciler {
     pauses: ObjectBackoffs<Key>,
     /// The objects of the current list so far.
     listed: BTreeSet<Key>,
+    /// Desired objects that are neither applied nor deleted.
+    held: BTreeSet<Key>,
 }
 
 /// An object that was applied earlier and must be deleted.
@@ -90,7 +92,15 @@ impl ObjectReconciler {
             unwanted: BTreeMap::new(),
             pauses: ObjectBackoffs::default(),
             listed: BTreeSet::new(),
+            held: BTreeSet::new(),
         }
+    }
+
+    /// Leaves some of the objects as they are in the cluster, or absent.
+    pub(super) fn hold(mut self, is_held: impl Fn(&DynamicObject) -> bool) -> Self {
+        self.held = self.wanted.iter().filter(|(_, object)| is_held(object)).map(|(key, _)| key.clone()).collect();
+        self.pending.retain(|key, _| !self.held.contains(key));
+        self
     }
 
     /// Applies each object once.
@@ -177,6 +187,9 @@ impl ObjectReconciler {
 
     /// Schedules an object. If another client changes it repeatedly, the pauses between attempts grow.
     fn await_turn(&mut self, key: Key) {
+        if self.held.contains(&key) {
+            return;
+        }
         let due = self.pauses.next(&key, Instant::now());
         self.pending.entry(key).or_insert(due);
     }

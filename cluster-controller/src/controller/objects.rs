@@ -2,6 +2,7 @@
 
 mod access;
 mod addons;
+mod authority;
 mod information;
 mod network_policies;
 mod policies;
@@ -18,6 +19,7 @@ use super::{ControllerConfiguration, MANAGER};
 /// The label of applied objects. The controller watches objects with it, and deletes those that it no longer needs.
 pub(crate) use keelway_api::worker::MANAGED_BY as LABEL;
 
+pub(crate) use authority::{PublishedAuthority, annotate_pods, has_pods};
 pub(crate) use network_policies::NOT_ENFORCED;
 
 /// The objects cannot be built.

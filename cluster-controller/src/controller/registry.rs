@@ -35,17 +35,17 @@ enum RegistryEvent {
 }
 
 /// Logs the first of consecutive failures of a watch. The watch is retried with growing pauses.
-struct WatchFailureLog {
+pub(super) struct WatchFailureLog {
     what: &'static str,
     is_failing: bool,
 }
 
 impl WatchFailureLog {
-    fn new(what: &'static str) -> Self {
+    pub(super) fn new(what: &'static str) -> Self {
         Self { what, is_failing: false }
     }
 
-    fn passed<T>(&mut self, event: Result<T, watcher::Error>) -> Option<T> {
+    pub(super) fn passed<T>(&mut self, event: Result<T, watcher::Error>) -> Option<T> {
         match event {
             Ok(event) => {
                 self.is_failing = false;

@@ -29,6 +29,8 @@ pub(super) struct ControllerSettings {
     pub(super) definitions: Vec<DynamicObject>,
     /// All other objects that are kept applied in the cluster.
     pub(super) wanted: Vec<DynamicObject>,
+    /// The authorities that workers trust, in PEM.
+    pub(super) authorities: String,
 }
 
 impl ControllerSettings {
@@ -50,6 +52,7 @@ impl ControllerSettings {
             client: client(&configuration.kubeconfig, ANSWER).await.map_err(ControllerRunError::Client)?,
             definitions: objects::definitions().map_err(ControllerRunError::Objects)?,
             wanted: objects::wanted(&configuration, &published).map_err(ControllerRunError::Objects)?,
+            authorities: published.authorities,
             configuration,
         })
     }

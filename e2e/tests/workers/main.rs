@@ -19,6 +19,7 @@ mod controller;
 mod evicted;
 mod families;
 mod joins;
+mod kubernetes_authority;
 mod leave;
 mod nats;
 mod overlay;
@@ -93,6 +94,7 @@ fn scenario(tag: &str, reach: ReachMode) {
         access::watch_from_a_pod(&c1);
     });
     stage("authorities", || authorities::rotate(&worker_fleet, &c1));
+    let c1 = stage("authority of workers", || kubernetes_authority::rotate(&worker_fleet, &c1));
     stage("admission", || admission::by_a_pod(&c1));
     stage("public", || public::nothing_has_privilege(&worker_fleet));
     stage("NATs", || nats::forget_and_move(&worker_fleet, &c1));

@@ -379,6 +379,10 @@ pub struct CertificatesSpec {
     /// The lifetime of certificate authorities.
     #[serde(default = "authority_ttl", rename = "authorityTTL")]
     pub authority_ttl: Span,
+    /// How long a rotation of the authority for API servers, users and workers waits for a worker that is away, in each
+    /// phase. A worker that returns later has to join again with a token.
+    #[serde(default = "rotation_deadline")]
+    pub rotation_deadline: Span,
 }
 
 /// The add-ons that Keelway manages in a cluster for its workers. A disabled add-on is deleted from the cluster;
@@ -445,6 +449,9 @@ fn admin_ttl() -> Span {
 fn authority_ttl() -> Span {
     Span::hours(87600)
 }
+fn rotation_deadline() -> Span {
+    Span::hours(168)
+}
 
 impl Default for EtcdSpec {
     fn default() -> Self {
@@ -505,6 +512,7 @@ impl Default for CertificatesSpec {
             worker_grace: worker_grace(),
             admin_ttl: admin_ttl(),
             authority_ttl: authority_ttl(),
+            rotation_deadline: rotation_deadline(),
         }
     }
 }

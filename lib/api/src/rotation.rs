@@ -21,16 +21,19 @@ pub enum RotatedKey {
     FrontProxyAuthority,
     /// The authority for connections between Keelway's own components.
     InfrastructureAuthority,
+    /// The authority for API servers, users and workers.
+    KubernetesAuthority,
 }
 
 impl RotatedKey {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::ServiceAccount,
         Self::Encryption,
         Self::EtcdAuthority,
         Self::FrontProxyAuthority,
         Self::InfrastructureAuthority,
+        Self::KubernetesAuthority,
     ];
 
     /// Returns its field in `spec.rotations` and `status.rotations`.
@@ -42,6 +45,7 @@ impl RotatedKey {
             Self::EtcdAuthority => "etcdAuthority",
             Self::FrontProxyAuthority => "frontProxyAuthority",
             Self::InfrastructureAuthority => "infrastructureAuthority",
+            Self::KubernetesAuthority => "kubernetesAuthority",
         }
     }
 
@@ -54,6 +58,7 @@ impl RotatedKey {
             Self::EtcdAuthority => "--authority etcd",
             Self::FrontProxyAuthority => "--authority front-proxy",
             Self::InfrastructureAuthority => "--authority infrastructure",
+            Self::KubernetesAuthority => "--authority kubernetes",
         }
     }
 }
@@ -66,6 +71,7 @@ impl fmt::Display for RotatedKey {
             Self::EtcdAuthority => "etcd authority",
             Self::FrontProxyAuthority => "front-proxy authority",
             Self::InfrastructureAuthority => "infrastructure authority",
+            Self::KubernetesAuthority => "kubernetes authority",
         })
     }
 }
@@ -90,6 +96,9 @@ pub struct RotationsSpec {
     /// The authority for connections between Keelway's own components. `keelway cluster rotate --authority infrastructure` sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub infrastructure_authority: Option<RotationRequest>,
+    /// The authority for API servers, users and workers. `keelway cluster rotate --authority kubernetes` sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes_authority: Option<RotationRequest>,
 }
 
 /// A request to rotate one key. A request is executed once.
@@ -129,6 +138,9 @@ pub struct RotationsStatus {
     /// The authority for connections between Keelway's own components.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub infrastructure_authority: Option<KeyRotation>,
+    /// The authority for API servers, users and workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes_authority: Option<KeyRotation>,
 }
 
 /// The rotation of one key.
@@ -190,6 +202,7 @@ impl RotationsSpec {
             RotatedKey::EtcdAuthority => self.etcd_authority.as_ref(),
             RotatedKey::FrontProxyAuthority => self.front_proxy_authority.as_ref(),
             RotatedKey::InfrastructureAuthority => self.infrastructure_authority.as_ref(),
+            RotatedKey::KubernetesAuthority => self.kubernetes_authority.as_ref(),
         }
     }
 
@@ -201,6 +214,7 @@ impl RotationsSpec {
             RotatedKey::EtcdAuthority => &mut self.etcd_authority,
             RotatedKey::FrontProxyAuthority => &mut self.front_proxy_authority,
             RotatedKey::InfrastructureAuthority => &mut self.infrastructure_authority,
+            RotatedKey::KubernetesAuthority => &mut self.kubernetes_authority,
         }
     }
 }
@@ -214,6 +228,7 @@ impl RotationsStatus {
             RotatedKey::EtcdAuthority => &mut self.etcd_authority,
             RotatedKey::FrontProxyAuthority => &mut self.front_proxy_authority,
             RotatedKey::InfrastructureAuthority => &mut self.infrastructure_authority,
+            RotatedKey::KubernetesAuthority => &mut self.kubernetes_authority,
         }
     }
 }
@@ -237,6 +252,7 @@ impl Cluster {
             RotatedKey::EtcdAuthority => all.etcd_authority.as_ref(),
             RotatedKey::FrontProxyAuthority => all.front_proxy_authority.as_ref(),
             RotatedKey::InfrastructureAuthority => all.infrastructure_authority.as_ref(),
+            RotatedKey::KubernetesAuthority => all.kubernetes_authority.as_ref(),
         }
     }
 

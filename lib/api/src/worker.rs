@@ -7,6 +7,7 @@ mod information;
 mod node_name;
 mod renewal;
 mod tombstone;
+mod trust;
 mod wireguard_peer;
 mod worker_identity;
 
@@ -21,6 +22,7 @@ pub use renewal::{
     RenewalResponse,
 };
 pub use tombstone::{Tombstone, TombstoneSpec};
+pub use trust::{CERTIFICATE_ISSUERS, TRUSTED_AUTHORITIES};
 pub use wireguard_peer::{PEER_READY, WireGuardPeer, WireGuardPeerSpec, WireGuardPeerStatus};
 pub use worker_identity::{
     ApprovedCertificate, CERTIFICATE_ID, CERTIFICATES, CREDENTIAL_ID, WorkerIdentity, WorkerIdentitySpec,

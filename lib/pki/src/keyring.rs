@@ -2,7 +2,7 @@
 //!
 //! | Keyring | The Secret's data |
 //! |---|---|
-//! | [`AuthorityKeyring`] | `active.crt`, `active.key`, `next.crt`, `next.key`, `previous.crt`, `bundle.crt` |
+//! | [`AuthorityKeyring`] | `active.crt`, `active.key`, `next.crt`, `next.key`, `previous.crt`, `bundle.crt`, and `previous.key` of an authority that still signs |
 //! | [`ServiceAccountKeyring`] | `active.key`, `active.pub`, `next.key`, `next.pub`, `previous.pub`, `bundle.pub` |
 //! | [`EncryptionKeyring`] | `active.key`, `next.key`, `previous.key`, 32 bytes each |
 //! | leaf certificates of a component | `NAME.crt`, `NAME.key` for each, see [`IssuedCertificate::write_to`] |
@@ -21,8 +21,29 @@ use crate::{
 /// The decoded `data` of a Kubernetes `Secret`. It contains keys, so it may be stored in a Secret only.
 pub type SecretData = BTreeMap<String, Vec<u8>>;
 
-/// The generations of an authority. The previous one can no longer sign.
-pub type AuthorityKeyring = Generations<Authority, AuthorityCertificate>;
+/// The generations of an authority.
+pub type AuthorityKeyring = Generations<Authority, RetiredAuthority>;
+
+/// The previous generation of an authority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RetiredAuthority {
+    /// It can no longer sign.
+    Trusted(AuthorityCertificate),
+    /// It still signs certificates of servers, for clients that do not trust the next generation yet.
+    Signing(Box<Authority>),
+}
+
+impl RetiredAuthority {
+    /// Returns its certificate.
+    #[must_use]
+    pub fn certificate(&self) -> &AuthorityCertificate {
+        match self {
+            Self::Trusted(certificate) => certificate,
+            Self::Signing(authority) => authority.certificate(),
+        }
+    }
+}
+
 /// The generations of the service-account key. The previous one can no longer sign.
 pub type ServiceAccountKeyring = Generations<ServiceAccountKey, PublicKeyPem>;
 /// The generations of the encryption key. The previous one still decrypts.
@@ -86,7 +107,7 @@ impl AuthorityKeyring {
     /// when the next generation becomes the active one.
     #[must_use]
     pub fn bundle_pem(&self) -> String {
-        let previous = self.previous.iter().map(AuthorityCertificate::pem);
+        let previous = self.previous.iter().map(|previous| previous.certificate().pem());
         let current = core::iter::once(&self.active).chain(&self.next).map(|authority| authority.certificate().pem());
         previous.chain(current).collect()
     }
@@ -101,16 +122,26 @@ impl AuthorityKeyring {
                 entry(&format!("{generation}.key"), authority.key_pem().expose()),
             ]);
         }
-        data.extend(self.previous.iter().map(|previous| entry("previous.crt", previous.pem())));
+        data.extend(self.previous.iter().map(|previous| entry("previous.crt", previous.certificate().pem())));
+        if let Some(RetiredAuthority::Signing(authority)) = &self.previous {
+            data.extend([entry("previous.key", authority.key_pem().expose())]);
+        }
         data
     }
 
     /// Reads data that [`AuthorityKeyring::to_secret_data`] wrote.
     pub fn from_secret_data(data: &SecretData) -> Result<Self, KeyringError> {
-        refuse_unknown(data, &["active.crt", "active.key", "next.crt", "next.key", "previous.crt", "bundle.crt"])?;
-        let previous = data.get("previous.crt").map(|_| {
-            AuthorityCertificate::from_pem(text(data, "previous.crt")?).map_err(authority_error("previous.crt"))
-        });
+        const ENTRIES: [&str; 7] =
+            ["active.crt", "active.key", "next.crt", "next.key", "previous.crt", "previous.key", "bundle.crt"];
+        refuse_unknown(data, &ENTRIES)?;
+        let previous = if data.contains_key("previous.key") {
+            Some(read_authority(data, "previous").map(|previous| RetiredAuthority::Signing(Box::new(previous))))
+        } else {
+            data.get("previous.crt").map(|_| {
+                let certificate = AuthorityCertificate::from_pem(text(data, "previous.crt")?);
+                certificate.map(RetiredAuthority::Trusted).map_err(authority_error("previous.crt"))
+            })
+        };
         Ok(Self {
             next: has_any(data, &["next.crt", "next.key"]).then(|| read_authority(data, "next")).transpose()?,
             active: read_authority(data, "active")?,
@@ -267,7 +298,7 @@ mod tests {
         Generations {
             next: next.then(|| authority(3)),
             active: authority(2),
-            previous: previous.then(|| authority(1).certificate().clone()),
+            previous: previous.then(|| RetiredAuthority::Trusted(authority(1).certificate().clone())),
         }
     }
 
@@ -294,6 +325,10 @@ mod tests {
         #[test]
         fn survive_their_secrets(next: bool, previous: bool) {
             let keyring = authorities(next, previous);
+            let data = keyring.to_secret_data();
+            prop_assert_eq!(AuthorityKeyring::from_secret_data(&data).unwrap(), keyring);
+            let mut keyring = authorities(next, false);
+            keyring.previous = Some(RetiredAuthority::Signing(Box::new(authority(1))));
             let data = keyring.to_secret_data();
             prop_assert_eq!(AuthorityKeyring::from_secret_data(&data).unwrap(), keyring);
             let keyring = service_accounts(next, previous);
@@ -373,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_previous_generation_cannot_sign() {
+    fn a_previous_generation_cannot_sign_by_default() {
         let private = |data: &SecretData| data.values().filter(|v| v.starts_with(b"-----BEGIN PRIVATE")).count();
         assert_eq!(private(&authorities(true, true).to_secret_data()), 2);
         assert_eq!(private(&service_accounts(true, true).to_secret_data()), 2);

@@ -51,7 +51,9 @@ pub use generations::Generations;
 pub use id::random_id;
 pub use join_token::{AuthorityHash, BootstrapToken, JoinToken, JoinTokenError};
 pub use key::{KeyError, PrivateKeyPem, PublicKeyPem};
-pub use keyring::{AuthorityKeyring, EncryptionKeyring, KeyringError, SecretData, ServiceAccountKeyring};
+pub use keyring::{
+    AuthorityKeyring, EncryptionKeyring, KeyringError, RetiredAuthority, SecretData, ServiceAccountKeyring,
+};
 pub use kubeconfig::{
     AuthoritySource, ClientIdentity, Kubeconfig, KubeconfigBuilder, KubeconfigCluster, KubeconfigError,
 };

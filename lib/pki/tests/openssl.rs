@@ -13,7 +13,7 @@ use std::{
 use jiff::{Timestamp, ToSpan};
 use keelway_pki::{
     Authority, AuthorityCertificate, AuthorityError, AuthorityKeyring, CertificateFacts, CertificateUsage, Generations,
-    IssuedCertificate, PrivateKeyPem, ServiceAccountKey, Validity,
+    IssuedCertificate, PrivateKeyPem, RetiredAuthority, ServiceAccountKey, Validity,
 };
 use support::{authority, client, hours, issue, now, seeded, server};
 use tempfile::TempDir;
@@ -77,7 +77,7 @@ fn a_bundle_verifies_certificates_of_any_generation() {
     let keyring = AuthorityKeyring {
         next: Some(authority(3)),
         active: authority(2),
-        previous: Some(authority(1).certificate().clone()),
+        previous: Some(RetiredAuthority::Trusted(authority(1).certificate().clone())),
     };
     let bundle = files.write("bundle.crt", &keyring.bundle_pem());
     let alone = files.write("active.crt", &Generations::first(authority(2)).bundle_pem());

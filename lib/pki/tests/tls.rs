@@ -10,7 +10,7 @@ use std::{
 };
 
 use jiff::{Timestamp, ToSpan};
-use keelway_pki::{Authority, AuthorityKeyring, CertificateUsage, IssuedCertificate, LeafRequest};
+use keelway_pki::{Authority, AuthorityKeyring, CertificateUsage, IssuedCertificate, LeafRequest, RetiredAuthority};
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, ConnectionCommon, Error, RootCertStore, ServerConfig,
     ServerConnection, SideData, SupportedProtocolVersion,
@@ -211,7 +211,7 @@ fn the_bundle_trusts_all_generations() {
     let keyring = AuthorityKeyring {
         next: Some(authority(3)),
         active: authority(2),
-        previous: Some(authority(1).certificate().clone()),
+        previous: Some(RetiredAuthority::Trusted(authority(1).certificate().clone())),
     };
     let side =
         |seed, request: &LeafRequest| Side { leaf: issue(&authority(seed), request), trusts: keyring.bundle_pem() };

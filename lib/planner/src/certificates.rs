@@ -18,13 +18,15 @@ use keelway_api::{
     name::{ClusterId, ClusterRef, PodName},
     reserved,
     role::Role,
+    rotation::{RotatedKey, RotationPhase},
     validated::ValidatedCluster,
     worker::CLUSTER_CONTROLLER_USER,
 };
 use keelway_fleet::names;
 
 use crate::{
-    CertificateSeen, CertificateSubject, MintRequest, PassObservation, WaitBlocker, WaitKind, WaitSubject, Waiting,
+    AuthorityGeneration, CertificateSeen, CertificateSubject, MintRequest, PassObservation, WaitBlocker, WaitKind,
+    WaitSubject, Waiting,
     access::first_administrator,
     authorities::ended,
     certificate_subject::{client, holds_at, matches_subject, server},
@@ -33,7 +35,8 @@ use crate::{
     pod::gateway_streams::TUNNEL_CERTIFICATE,
     secret_names::{
         API_SERVER_NAME, AUTHORITIES, AUTHORITY, DRIVER_SECRET, EGRESS_NAME, ENCRYPTION, ETCD, FRONT_PROXY,
-        GATEWAY_NAME, INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, SNAPSHOTS, WIREGUARD, common_name,
+        GATEWAY_NAME, INFRASTRUCTURE, KUBERNETES, PREVIOUS_AUTHORITY, SERVICE_ACCOUNT, SNAPSHOTS, WIREGUARD,
+        common_name,
     },
     tenant::Tenant,
     world::ValidatedDocuments,
@@ -46,6 +49,7 @@ struct DesiredCertificate<'a> {
     secret: &'a str,
     name: &'static str,
     authority: &'static str,
+    generation: AuthorityGeneration,
     subject: CertificateSubject,
 }
 
@@ -101,9 +105,11 @@ fn desired<'a>(
     world: &'a ValidatedDocuments,
     public: &'a [IpAddr],
 ) -> impl Iterator<Item = DesiredCertificate<'a>> {
+    let shown = shown_generation(tenant);
     let sites = tenant.components.iter().map(move |(pod, component)| CertificateInputs {
         world,
         public,
+        shown,
         cluster: tenant.cluster,
         pod,
         spec: &component.spec,
@@ -119,7 +125,19 @@ fn desired<'a>(
     drivers.into_iter().chain(sites.filter(needed).flat_map(move |site| site.certificates(in_sleep)))
 }
 
-/// Whether a certificate is still to be issued by the active generation of an authority.
+/// The generation that signs what API servers and gateways present to users, pods, and workers: the one that all of them trust. They trust the next one
+/// once a person has completed its rotation.
+fn shown_generation(tenant: &Tenant) -> AuthorityGeneration {
+    let rotation = tenant.document.running_rotation(RotatedKey::KubernetesAuthority);
+    let is_open = rotation.is_some_and(|rotation| rotation.phase < RotationPhase::Retiring);
+    if is_open && tenant.value(KUBERNETES, "previous.key").is_some() {
+        AuthorityGeneration::Previous
+    } else {
+        AuthorityGeneration::Active
+    }
+}
+
+/// Whether a certificate is still to be issued by the generation of an authority that should sign it.
 pub(crate) fn awaits_issue(
     tenant: &Tenant,
     world: &ValidatedDocuments,
@@ -215,9 +233,13 @@ impl DesiredCertificate<'_> {
         named(seen, self.secret, self.name)
     }
 
-    /// The active certificate of its authority.
+    /// The certificate of its authority.
     fn authority_in<'s>(&self, seen: &[NamedCertificate<'s>]) -> Option<&'s CertificateSeen> {
-        named(seen, self.authority, AUTHORITY)
+        let generation = match self.generation {
+            AuthorityGeneration::Active => AUTHORITY,
+            AuthorityGeneration::Previous => PREVIOUS_AUTHORITY,
+        };
+        named(seen, self.authority, generation)
     }
 
     fn request(self, id: &ClusterId, ttl: Span) -> MintRequest {
@@ -227,6 +249,7 @@ impl DesiredCertificate<'_> {
             secret,
             name: self.name.to_string(),
             authority: SecretName::of(id, self.authority),
+            generation: self.generation,
             subject: self.subject,
             ttl,
         }
@@ -248,6 +271,7 @@ fn driver() -> DesiredCertificate<'static> {
         secret: DRIVER_SECRET,
         name: "client",
         authority: KUBERNETES,
+        generation: AuthorityGeneration::Active,
         subject: client(crate::secret_names::DRIVER, &[]),
     }
 }
@@ -257,19 +281,27 @@ fn driver_of_etcd() -> DesiredCertificate<'static> {
         secret: DRIVER_SECRET,
         name: "etcd-client",
         authority: ETCD,
+        generation: AuthorityGeneration::Active,
         subject: client(crate::secret_names::DRIVER, &[]),
     }
 }
 
 /// The identity that applies the first bindings of a fleet in a Kubernetes cluster, where no driver does.
 fn first_administrator_of_host() -> DesiredCertificate<'static> {
-    DesiredCertificate { secret: HOST_SECRET, name: "client", authority: KUBERNETES, subject: first_administrator() }
+    DesiredCertificate {
+        secret: HOST_SECRET,
+        name: "client",
+        authority: KUBERNETES,
+        generation: AuthorityGeneration::Active,
+        subject: first_administrator(),
+    }
 }
 
 /// A component with everything that its certificates depend on.
 struct CertificateInputs<'a> {
     world: &'a ValidatedDocuments,
     public: &'a [IpAddr],
+    shown: AuthorityGeneration,
     cluster: &'a ValidatedCluster,
     pod: &'a PodName,
     spec: &'a ComponentSpec,
@@ -282,7 +314,13 @@ impl<'a> CertificateInputs<'a> {
         authority: &'static str,
         subject: CertificateSubject,
     ) -> DesiredCertificate<'a> {
-        DesiredCertificate { secret: self.pod.component.as_str(), name, authority, subject }
+        let generation = AuthorityGeneration::Active;
+        DesiredCertificate { secret: self.pod.component.as_str(), name, authority, generation, subject }
+    }
+
+    /// A certificate of a server for users, pods and workers.
+    fn shown(&self, name: &'static str, subject: CertificateSubject) -> DesiredCertificate<'a> {
+        DesiredCertificate { generation: self.shown, ..self.wanted(name, KUBERNETES, subject) }
     }
 
     fn addresses(&self) -> Vec<IpAddr> {
@@ -298,16 +336,12 @@ impl<'a> CertificateInputs<'a> {
             Role::ClusterController => vec![self.user(CLUSTER_CONTROLLER_USER)],
             Role::FleetController => vec![self.user(names::CONTROLLER_USER)],
             // It answers in the place of the API servers.
-            Role::Ingress if in_sleep => vec![self.wanted("server", KUBERNETES, self.api_serving())],
+            Role::Ingress if in_sleep => vec![self.shown("server", self.api_serving())],
             Role::Ingress => Vec::new(),
             Role::Gateway => vec![
                 self.user(crate::secret_names::GATEWAY),
                 self.wanted("server", INFRASTRUCTURE, server("gateway", vec![GATEWAY_NAME.to_string()], Vec::new())),
-                self.wanted(
-                    TUNNEL_CERTIFICATE,
-                    KUBERNETES,
-                    server("gateway", vec![GATEWAY_NAME.to_string()], Vec::new()),
-                ),
+                self.shown(TUNNEL_CERTIFICATE, server("gateway", vec![GATEWAY_NAME.to_string()], Vec::new())),
             ],
         }
     }
@@ -328,7 +362,7 @@ impl<'a> CertificateInputs<'a> {
         let of_kubelets =
             || self.wanted("kubelet-client", KUBERNETES, client(crate::secret_names::KUBELET_CLIENT, &[]));
         let mut wanted = vec![
-            self.wanted("server", KUBERNETES, self.api_serving()),
+            self.shown("server", self.api_serving()),
             self.wanted("etcd-client", ETCD, client("kube-apiserver-etcd-client", &[])),
         ];
         wanted.extend((!self.cluster.is_fleet).then(of_kubelets));

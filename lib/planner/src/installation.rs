@@ -21,8 +21,8 @@ use keelway_api::{
 };
 
 use crate::{
-    CertificateReference, CertificateSeen, CertificateSubject, MintRequest, ObservedCertificates, PassObservation,
-    WaitBlocker, WaitSubject,
+    AuthorityGeneration, CertificateReference, CertificateSeen, CertificateSubject, MintRequest, ObservedCertificates,
+    PassObservation, WaitBlocker, WaitSubject,
     certificate_subject::{client, holds_at, matches_subject},
     plan::Plan,
     secret_names::{AUTHORITY, DRIVER, DRIVER_SECRET, INFRASTRUCTURE},
@@ -149,6 +149,7 @@ fn certificates(
         secret: identity.secret,
         name: identity.name.to_string(),
         authority: authority.clone(),
+        generation: AuthorityGeneration::Active,
         subject,
         ttl: ttl.component_ttl,
     };

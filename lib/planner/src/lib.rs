@@ -97,9 +97,11 @@ pub use installation::{
 };
 pub use machine_refusal::{MachineRefusal, later_leader_text};
 pub use membership::{OutdatedServers, changes_members};
-pub use mint::{CertificateSubject, MintRequest};
+pub use mint::{AuthorityGeneration, CertificateSubject, MintRequest};
 pub use minted::UnusableReason;
-pub use observation::{CertificateSeen, ComponentHealth, ObservedCertificates, PassObservation, SecretRewrite};
+pub use observation::{
+    CertificateSeen, ComponentHealth, ObservedCertificates, PassObservation, SecretRewrite, WorkerTrust,
+};
 pub use placement_error::{MissingMachine, PlacementError, RemainingCapacity, Shortened};
 pub use plan::{AgentOrder, Connections, Decision, Neighbours, Plan, PlanScope};
 pub use pod::MissingKey;
@@ -112,7 +114,7 @@ pub use recover::{
 };
 pub use refusal::{refusal, refuse};
 pub use restore::{DataRestoration, RestorableSnapshot, RestoreBlocker, data_restoration};
-pub use rotation::{RotationBlocker, rewrites_secrets};
+pub use rotation::{RotationBlocker, follows_workers, rewrites_secrets};
 pub use secret_names::{
     API_SERVER_NAME, DRIVER_SECRET, KUBERNETES as KUBERNETES_AUTHORITY, SecretContents, WIREGUARD, holds,
 };

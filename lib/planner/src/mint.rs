@@ -63,6 +63,8 @@ pub enum MintRequest {
         name: String,
         /// The authority that signs it.
         authority: SecretName,
+        /// The generation of the authority.
+        generation: AuthorityGeneration,
         /// The subject that it identifies.
         subject: CertificateSubject,
         /// Its lifetime.
@@ -99,6 +101,16 @@ impl MintRequest {
             | Self::RevocationList { secret, .. } => secret,
         }
     }
+}
+
+/// Which generation of an authority signs a certificate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AuthorityGeneration {
+    /// The one in use.
+    #[default]
+    Active,
+    /// The one before it: for servers whose clients may not trust the active one yet.
+    Previous,
 }
 
 /// The subject of a certificate and its usages.

@@ -33,6 +33,8 @@ pub struct PassObservation {
     pub restores: BTreeMap<ClusterId, Result<RestorableSnapshot, String>>,
     /// Which Secrets were written again, in each cluster whose encryption key is rotated.
     pub rewrites: BTreeMap<ClusterId, ObservedValue<SecretRewrite>>,
+    /// What the workers report of each cluster whose authority for them is rotated.
+    pub workers: BTreeMap<ClusterId, ObservedValue<Vec<WorkerTrust>>>,
     /// The contents of the certificates in our Secrets, by Secret and name.
     pub certificates: ObservedCertificates,
 }
@@ -47,6 +49,19 @@ pub struct SecretRewrite {
     pub rewritten: u64,
     /// Whether all were written that existed when the key came into use.
     pub is_complete: bool,
+}
+
+/// What a worker reports about the authorities of its cluster, in annotations of its Node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WorkerTrust {
+    /// Its name.
+    pub name: String,
+    /// Whether its Node is ready.
+    pub is_ready: bool,
+    /// The digest of the authorities that it trusts. None: it reports none, as workers of earlier releases.
+    pub trusted: Option<String>,
+    /// The key identifiers of the authorities that issued its certificates, in hexadecimal digits.
+    pub issuers: Option<String>,
 }
 
 /// The contents of certificates, by Secret and name.
@@ -99,6 +114,7 @@ impl PassObservation {
             stores: document.stores,
             restores: BTreeMap::new(),
             rewrites: BTreeMap::new(),
+            workers: BTreeMap::new(),
             certificates,
         }
     }

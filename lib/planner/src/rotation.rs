@@ -13,27 +13,33 @@
 //! 5. Retiring: the previous key is removed. It ends when no component runs with it. The encryption key is removed only if the store of this moment
 //!    records that every Secret was written again: it may have been restored since.
 //!
+//! Pods and users verify API servers with the authority that signs certificates of clients, too. They know the previous generation only, until a person
+//! has replaced what they use. So API servers and gateways present certificates of the previous generation until that person completes the rotation.
+//! Then Retiring begins with new certificates for them, and the previous generation is removed once they are in use.
+//!
 //! A component on a machine that does not respond may run with the keys of before, so it keeps the phase. So does a component that leaves, until it has
 //! left.
 //!
 //! The Secret is saved before its Cluster. A pass after an interruption between the two finds the next key in use, and continues from there.
 
+mod blocker;
+mod report;
+mod workers;
+
 use alloc::{
-    collections::BTreeMap,
     format,
     string::{String, ToString},
     vec::Vec,
 };
 
 use keelway_api::{
-    ByteString, Cluster, Documents, Secret, Time,
+    ByteString, Cluster, Secret, Time,
     component::ComponentSpec,
-    condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     documents::SecretName,
     duration::Span,
     entries::CompactMap,
     machine::ObservedValue,
-    name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
+    name::{ClusterId, ClusterRef, PodName},
     role::Role,
     rotation::{KeyRotation, RotatedKey, RotationPhase},
 };
@@ -48,77 +54,13 @@ use crate::{
     rebuild::rebuild_of,
     secret_names::{common_name, secret_of},
     tenant::Tenant,
-    text::joined,
-    verdict::verdict,
     world::ValidatedDocuments,
 };
 
-/// The condition of a Cluster. It exists only while a key is rotated.
-const ROTATING: &str = "KeysRotating";
+use report::report;
 
-/// What a rotation waits for. The text follows "waits for".
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RotationBlocker {
-    /// A component has to run with the keys of the phase.
-    #[error("{component} to run {}", goal_of(*.key, *.phase))]
-    Component {
-        /// The component.
-        component: ComponentName,
-        /// The key that is rotated.
-        key: RotatedKey,
-        /// The current phase.
-        phase: RotationPhase,
-    },
-    /// The machine of such a component was not observed.
-    #[error("{machine} to respond: {component} may run there, and has to run {}", goal_of(*.key, *.phase))]
-    Machine {
-        /// The machine.
-        machine: HypervisorName,
-        /// The component.
-        component: ComponentName,
-        /// The key that is rotated.
-        key: RotatedKey,
-        /// The current phase.
-        phase: RotationPhase,
-    },
-    /// Secrets have to be written again.
-    #[error("every Secret to be written again with the key {key_name}: {rewritten} so far")]
-    Secrets {
-        /// The name of the key that is to encrypt them.
-        key_name: String,
-        /// The number of those that were written.
-        rewritten: u64,
-    },
-    /// The API did not report which Secrets were written again.
-    #[error("its API to report which Secrets were written again: {0}")]
-    Api(String),
-    /// Certificates have to be issued by the new generation of an authority.
-    #[error("certificates to be issued by the new {0}")]
-    Certificates(RotatedKey),
-    /// Another rotation is requested before this one has ended.
-    #[error(
-        "the rotation of {requested_at} to be completed: set spec.rotations.{field}.requestedAt to that time again, and complete it before you \
-         request another one",
-        requested_at = .requested_at.0, field = .key.field()
-    )]
-    OtherRequest {
-        /// The key that is rotated.
-        key: RotatedKey,
-        /// The request that is executed.
-        requested_at: Time,
-    },
-}
-
-/// How components have to run at the end of a phase.
-fn goal_of(key: RotatedKey, phase: RotationPhase) -> String {
-    match phase {
-        RotationPhase::Announcing => format!("with the next {key}"),
-        RotationPhase::Activating | RotationPhase::Reencrypting | RotationPhase::Prepared => {
-            format!("with the new {key}")
-        }
-        RotationPhase::Retiring | RotationPhase::Completed => format!("without the previous {key}"),
-    }
-}
+pub use blocker::RotationBlocker;
+pub use workers::follows_workers;
 
 /// What a phase does, for people.
 pub(crate) fn effect_of(phase: RotationPhase) -> &'static str {
@@ -167,7 +109,7 @@ pub(crate) fn plan_rotations(plan: &mut Plan, world: &ValidatedDocuments, seen: 
                 key,
                 authority_ttl: tenant.cluster.certificates.authority_ttl,
             };
-            steps.extend(next_step(&tenant, world, seen, key).map(|step| (target(), step)));
+            steps.extend(next_step(&tenant, world, seen, (key, now)).map(|step| (target(), step)));
         }
     }
     for (target, step) in &steps {
@@ -200,18 +142,21 @@ fn next_step(
     tenant: &Tenant,
     world: &ValidatedDocuments,
     seen: &PassObservation,
-    key: RotatedKey,
+    (key, now): (RotatedKey, &Time),
 ) -> Option<RotationStep> {
     let Some(rotation) = tenant.document.running_rotation(key) else {
         let request = tenant.document.pending_rotation(key)?;
         return Some(RotationStep::Begin(request.requested_at.clone()));
     };
-    let outdated = || outdated(tenant, world, seen, (key, rotation.phase));
+    let outdated = || {
+        let workers = || is_of_workers(key).then(|| workers::unconfirmed(tenant, seen, rotation, now)).flatten();
+        outdated(tenant, world, seen, (key, rotation.phase)).or_else(workers)
+    };
     let after = |step: RotationStep| Some(outdated().unwrap_or(step));
     match rotation.phase {
         RotationPhase::Announcing if is_activated(tenant, key, rotation) => Some(RotationStep::Activate),
         RotationPhase::Announcing if !is_minted(tenant, key) => Some(RotationStep::Mint),
-        RotationPhase::Announcing if has_previous(tenant, key) => {
+        RotationPhase::Announcing if key == RotatedKey::Encryption && has_previous(tenant, key) => {
             outdated().or_else(|| rewrite(tenant, seen)).or(Some(RotationStep::RemovePrevious))
         }
         RotationPhase::Announcing => after(RotationStep::Activate),
@@ -224,7 +169,8 @@ fn next_step(
             RotatedKey::ServiceAccount
             | RotatedKey::EtcdAuthority
             | RotatedKey::FrontProxyAuthority
-            | RotatedKey::InfrastructureAuthority => RotationPhase::Prepared,
+            | RotatedKey::InfrastructureAuthority
+            | RotatedKey::KubernetesAuthority => RotationPhase::Prepared,
         })),
         RotationPhase::Reencrypting => {
             Some(rewrite(tenant, seen).unwrap_or(RotationStep::Enter(RotationPhase::Prepared)))
@@ -239,7 +185,15 @@ fn next_step(
                 ));
             }
             let unwritten = || (key == RotatedKey::Encryption).then(|| rewrite(tenant, seen)).flatten();
-            request.complete.then(|| outdated().or_else(unwritten).unwrap_or(RotationStep::Retire))
+            let retire =
+                if is_of_workers(key) { RotationStep::Enter(RotationPhase::Retiring) } else { RotationStep::Retire };
+            request.complete.then(|| outdated().or_else(unwritten).unwrap_or(retire))
+        }
+        RotationPhase::Retiring if is_of_workers(key) && has_previous(tenant, key) => {
+            if awaits_issue(tenant, world, seen, secret_of(key)) {
+                return Some(RotationStep::Wait(WaitKind::InProgress, RotationBlocker::Certificates(key)));
+            }
+            after(RotationStep::RemovePrevious)
         }
         RotationPhase::Retiring => after(RotationStep::Enter(RotationPhase::Completed)),
         RotationPhase::Completed => None,
@@ -252,9 +206,14 @@ fn is_activated(tenant: &Tenant, key: RotatedKey, rotation: &KeyRotation) -> boo
     tenant.fingerprint(secret).is_some_and(|active| is_next(rotation, &active))
 }
 
-/// Whether a previous encryption key is left from another cluster, whose snapshot this one began with.
+/// Whether workers and users have certificates of this authority.
+fn is_of_workers(key: RotatedKey) -> bool {
+    key == RotatedKey::KubernetesAuthority
+}
+
+/// Whether a previous generation is left. Before an activation, it is an encryption key of another cluster, whose snapshot this one began with.
 fn has_previous(tenant: &Tenant, key: RotatedKey) -> bool {
-    key == RotatedKey::Encryption && tenant.value(secret_of(key), &entry("previous", kept_half(key))).is_some()
+    kept_halves(key).iter().any(|half| tenant.value(secret_of(key), &entry("previous", half)).is_some())
 }
 
 /// Writes Secrets again until the store records that the active key encrypts all of them. None: it does.
@@ -301,18 +260,21 @@ fn halves(key: RotatedKey) -> &'static [&'static str] {
     match key {
         RotatedKey::ServiceAccount => &["key", "pub"],
         RotatedKey::Encryption => &["key"],
-        RotatedKey::EtcdAuthority | RotatedKey::FrontProxyAuthority | RotatedKey::InfrastructureAuthority => {
-            &["key", "crt"]
-        }
+        RotatedKey::EtcdAuthority
+        | RotatedKey::FrontProxyAuthority
+        | RotatedKey::InfrastructureAuthority
+        | RotatedKey::KubernetesAuthority => &["key", "crt"],
     }
 }
 
-/// The part of the previous generation that stays: of a key that signs, the half that verifies. A key that encrypts also decrypts.
-fn kept_half(key: RotatedKey) -> &'static str {
+/// The parts of the previous generation that stay: of a key that signs, the half that verifies. A key that encrypts also decrypts. The authority of
+/// workers and users still signs certificates of servers.
+fn kept_halves(key: RotatedKey) -> &'static [&'static str] {
     match key {
-        RotatedKey::ServiceAccount => "pub",
-        RotatedKey::Encryption => "key",
-        RotatedKey::EtcdAuthority | RotatedKey::FrontProxyAuthority | RotatedKey::InfrastructureAuthority => "crt",
+        RotatedKey::ServiceAccount => &["pub"],
+        RotatedKey::Encryption => &["key"],
+        RotatedKey::EtcdAuthority | RotatedKey::FrontProxyAuthority | RotatedKey::InfrastructureAuthority => &["crt"],
+        RotatedKey::KubernetesAuthority => &["key", "crt"],
     }
 }
 
@@ -335,6 +297,14 @@ fn concerned(key: RotatedKey, phase: RotationPhase) -> &'static [Role] {
         (RotatedKey::InfrastructureAuthority, _) => {
             &[Role::KubeApiserver, Role::KubeControllerManager, Role::KubeScheduler, Role::Gateway]
         }
+        (RotatedKey::KubernetesAuthority, _) => &[
+            Role::KubeApiserver,
+            Role::KubeControllerManager,
+            Role::KubeScheduler,
+            Role::ClusterController,
+            Role::Ingress,
+            Role::Gateway,
+        ],
     }
 }
 
@@ -417,8 +387,11 @@ fn wait(plan: &mut Plan, target: &RotationTarget, kind: WaitKind, blocker: Rotat
 }
 
 fn remove_previous(plan: &mut Plan, target: &RotationTarget) {
-    let previous = entry("previous", kept_half(target.key));
-    change_secret(plan, target, |secret| drop(secret.remove(&previous)));
+    change_secret(plan, target, |secret| {
+        for half in kept_halves(target.key) {
+            secret.remove(&entry("previous", half));
+        }
+    });
 }
 
 fn mint(plan: &mut Plan, RotationTarget { id, key, authority_ttl, .. }: &RotationTarget) {
@@ -426,7 +399,10 @@ fn mint(plan: &mut Plan, RotationTarget { id, key, authority_ttl, .. }: &Rotatio
     plan.mint.push(match key {
         RotatedKey::ServiceAccount => MintRequest::NextServiceAccountKey { secret },
         RotatedKey::Encryption => MintRequest::NextEncryptionKey { secret },
-        RotatedKey::EtcdAuthority | RotatedKey::FrontProxyAuthority | RotatedKey::InfrastructureAuthority => {
+        RotatedKey::EtcdAuthority
+        | RotatedKey::FrontProxyAuthority
+        | RotatedKey::InfrastructureAuthority
+        | RotatedKey::KubernetesAuthority => {
             let common_name = common_name(&secret.name).to_string();
             MintRequest::NextAuthority { secret, common_name, ttl: *authority_ttl }
         }
@@ -463,7 +439,10 @@ fn change_secret(plan: &mut Plan, target: &RotationTarget, change: impl FnOnce(&
     match target.key {
         RotatedKey::ServiceAccount => derive_bundle(secret, "bundle.pub", "pub"),
         RotatedKey::Encryption => {}
-        RotatedKey::EtcdAuthority | RotatedKey::FrontProxyAuthority | RotatedKey::InfrastructureAuthority => {
+        RotatedKey::EtcdAuthority
+        | RotatedKey::FrontProxyAuthority
+        | RotatedKey::InfrastructureAuthority
+        | RotatedKey::KubernetesAuthority => {
             derive_bundle(secret, "bundle.crt", "crt");
         }
     }
@@ -481,7 +460,7 @@ fn activate(values: &mut SecretValues, key: RotatedKey) {
     for half in halves(key) {
         let Some(next) = values.remove(&entry("next", half)) else { continue };
         let retired = values.insert(entry("active", half), next);
-        if let Some(retired) = retired.filter(|_| *half == kept_half(key)) {
+        if let Some(retired) = retired.filter(|_| kept_halves(key).contains(half)) {
             values.insert(entry("previous", half), retired);
         }
     }
@@ -494,48 +473,4 @@ fn record_active(plan: &mut Plan, target: &RotationTarget) {
     if let Some(cluster) = plan.documents.clusters.get_mut(&target.cluster) {
         cluster.status.get_or_insert_default().minted.insert(secret.to_string(), active);
     }
-}
-
-/// What each rotation does or waits for.
-type RotationTexts<'a> = BTreeMap<(&'a ClusterRef, RotatedKey), String>;
-
-/// Reports each cluster with a rotation that runs.
-fn report(plan: &mut Plan, blocked: &RotationTexts, now: &Time) {
-    let Documents { clusters, .. } = &mut plan.documents;
-    let names: Vec<ClusterRef> = clusters.keys().cloned().collect();
-    for name in names {
-        let Some(cluster) = clusters.get(&name).filter(|cluster| !cluster.spec.paused) else { continue };
-        let says = progress(cluster, &name, blocked);
-        let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        // A document that does not change stays shared.
-        if says.is_none() && !condition::has(conditions, ROTATING) {
-            continue;
-        }
-        let Some(cluster) = clusters.get_mut(&name) else { continue };
-        let generation = cluster.metadata.generation;
-        let conditions = &mut cluster.status.get_or_insert_default().conditions;
-        condition::set_or_remove(conditions, ROTATING, says, generation, now);
-    }
-}
-
-fn progress(cluster: &Cluster, name: &ClusterRef, blocked: &RotationTexts) -> Option<ConditionValue> {
-    let running = |key: RotatedKey| Some((key, cluster.running_rotation(key)?.phase));
-    let running: Vec<(RotatedKey, RotationPhase)> = RotatedKey::ALL.into_iter().filter_map(running).collect();
-    let texts = running.iter().map(|(key, phase)| match (blocked.get(&(name, *key)), phase) {
-        (Some(text), _) => format!("{} is {phase}: {text}", key.field()),
-        (None, RotationPhase::Prepared) => format!(
-            "{} is {phase}: `keelway cluster rotate --name {} {} --complete` removes the previous key",
-            key.field(),
-            name.name,
-            key.flag()
-        ),
-        (None, _) => format!("{} is {phase}", key.field()),
-    });
-    let message = joined(texts, "; ");
-    let reason = match running.iter().map(|(_, phase)| *phase).collect::<Vec<_>>().as_slice() {
-        [] => return None,
-        phases if phases.iter().all(|phase| *phase == RotationPhase::Prepared) => ConditionReason::RotationPrepared,
-        _ => ConditionReason::RotationInProgress,
-    };
-    Some(verdict(ConditionStatus::True, reason, message))
 }

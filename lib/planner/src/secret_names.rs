@@ -27,6 +27,8 @@ pub(crate) const EGRESS_NAME: &str = "keelway:egress";
 pub const WIREGUARD: &str = "wireguard";
 /// The name of an authority's signing certificate in its Secret.
 pub(crate) const AUTHORITY: &str = "active";
+/// The name of the certificate of its previous generation.
+pub(crate) const PREVIOUS_AUTHORITY: &str = "previous";
 /// The driver's user in a managed cluster.
 pub(crate) const DRIVER: &str = "keelway:driver";
 /// The user as which API servers connect to kubelets.
@@ -50,6 +52,7 @@ pub(crate) fn secret_of(key: RotatedKey) -> &'static str {
         RotatedKey::EtcdAuthority => ETCD,
         RotatedKey::FrontProxyAuthority => FRONT_PROXY,
         RotatedKey::InfrastructureAuthority => INFRASTRUCTURE,
+        RotatedKey::KubernetesAuthority => KUBERNETES,
     }
 }
 

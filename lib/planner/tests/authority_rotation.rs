@@ -5,12 +5,13 @@ use keelway_api::{
     ByteString, Time,
     documents::SecretName,
     entries::CompactMap,
+    jiff::SignedDuration,
     machine::Pod,
     name::PodName,
     role::Role,
     rotation::{RotatedKey, RotationPhase, RotationRequest},
 };
-use keelway_planner::{MintRequest, Plan, WaitBlocker, invariants};
+use keelway_planner::{MintRequest, Plan, WaitBlocker, WorkerTrust, invariants};
 use proptest::{collection::vec, prelude::*};
 
 use crate::{
@@ -20,8 +21,15 @@ use crate::{
 };
 
 const MEMBERS: u32 = 3;
+/// Those that only components trust.
 const AUTHORITIES: [RotatedKey; 3] =
     [RotatedKey::EtcdAuthority, RotatedKey::FrontProxyAuthority, RotatedKey::InfrastructureAuthority];
+const ALL: [RotatedKey; 4] = [
+    RotatedKey::EtcdAuthority,
+    RotatedKey::FrontProxyAuthority,
+    RotatedKey::InfrastructureAuthority,
+    RotatedKey::KubernetesAuthority,
+];
 
 /// A connection between components: who presents a certificate of the authority, and who verifies it with which file.
 struct Presented {
@@ -30,7 +38,8 @@ struct Presented {
     to: (Role, &'static str),
 }
 
-const PRESENTED: [Presented; 8] = [
+const KUBERNETES: RotatedKey = RotatedKey::KubernetesAuthority;
+const PRESENTED: [Presented; 17] = [
     Presented { key: RotatedKey::EtcdAuthority, by: (Role::Etcd, "peer.crt"), to: (Role::Etcd, "ca.crt") },
     Presented {
         key: RotatedKey::EtcdAuthority,
@@ -67,6 +76,15 @@ const PRESENTED: [Presented; 8] = [
         by: (Role::Gateway, "server.crt"),
         to: (Role::KubeApiserver, "infrastructure-ca.crt"),
     },
+    Presented { key: KUBERNETES, by: (Role::KubeApiserver, "server.crt"), to: (Role::KubeControllerManager, "ca.crt") },
+    Presented { key: KUBERNETES, by: (Role::KubeApiserver, "server.crt"), to: (Role::KubeScheduler, "ca.crt") },
+    Presented { key: KUBERNETES, by: (Role::KubeApiserver, "server.crt"), to: (Role::ClusterController, "ca.crt") },
+    Presented { key: KUBERNETES, by: (Role::KubeApiserver, "server.crt"), to: (Role::Ingress, "ca.crt") },
+    Presented { key: KUBERNETES, by: (Role::KubeApiserver, "server.crt"), to: (Role::Gateway, "ca.crt") },
+    Presented { key: KUBERNETES, by: (Role::KubeControllerManager, "client.crt"), to: (Role::KubeApiserver, "ca.crt") },
+    Presented { key: KUBERNETES, by: (Role::KubeScheduler, "client.crt"), to: (Role::KubeApiserver, "ca.crt") },
+    Presented { key: KUBERNETES, by: (Role::ClusterController, "client.crt"), to: (Role::KubeApiserver, "ca.crt") },
+    Presented { key: KUBERNETES, by: (Role::Gateway, "client.crt"), to: (Role::KubeApiserver, "ca.crt") },
 ];
 
 fn secret(key: RotatedKey) -> &'static str {
@@ -74,6 +92,7 @@ fn secret(key: RotatedKey) -> &'static str {
         RotatedKey::EtcdAuthority => "etcd-ca",
         RotatedKey::FrontProxyAuthority => "front-proxy-ca",
         RotatedKey::InfrastructureAuthority => "infrastructure-ca",
+        RotatedKey::KubernetesAuthority => "kubernetes-ca",
         RotatedKey::ServiceAccount | RotatedKey::Encryption => panic!("{key} is no authority"),
     }
 }
@@ -81,6 +100,8 @@ fn secret(key: RotatedKey) -> &'static str {
 fn settled() -> World {
     let mut world = World::settled(MEMBERS);
     world.records_keys = true;
+    let worker = |name: &str| WorkerTrust { name: name.to_owned(), is_ready: true, ..WorkerTrust::default() };
+    world.workers = ["w1", "w2"].map(worker).to_vec();
     let _ = world.pass(&calm(MEMBERS));
     world
 }
@@ -177,7 +198,7 @@ fn an_authority_is_rotated_again() {
 
 #[test]
 fn a_silent_machine_keeps_the_phase() {
-    for key in AUTHORITIES {
+    for key in ALL {
         let mut world = settled();
         request(&mut world, key, false);
         let _ = reach(&mut world, key, RotationPhase::Announcing);
@@ -218,14 +239,17 @@ fn activate(values: &mut CompactMap<ByteString>) {
 
 #[test]
 fn an_authority_that_is_used_or_removed_too_early_is_found() {
-    for key in AUTHORITIES {
+    for key in ALL {
         let mut world = settled();
         request(&mut world, key, false);
         let _ = reach(&mut world, key, RotationPhase::Announcing);
         let away = without_a_server(&world, MEMBERS);
         assert!(is_found(&mut world, key, &away, activate), "{key} is used too early");
         let _ = reach(&mut world, key, RotationPhase::Prepared);
-        let is_removed = is_found(&mut world, key, &away, |values| drop(values.remove("previous.crt")));
+        let is_removed = is_found(&mut world, key, &away, |values| {
+            values.remove("previous.crt");
+            values.remove("previous.key");
+        });
         assert!(is_removed, "{key} is removed too early");
     }
 }
@@ -255,6 +279,14 @@ fn file<'a>(pod: &'a Pod, path: &str) -> Option<&'a [u8]> {
     pod.files.iter().find(|file| file.path == path).map(|file| file.content.as_slice())
 }
 
+/// The authorities are appended to the serving certificate of an API server.
+fn certificate<'a>(pod: &'a Pod, (role, path): (Role, &str)) -> Option<&'a [u8]> {
+    let content = file(pod, path)?;
+    let is_followed = role == Role::KubeApiserver && path == "server.crt";
+    let bundle = file(pod, "ca.crt").filter(|_| is_followed);
+    Some(bundle.and_then(|bundle| content.strip_suffix(bundle)).unwrap_or(content))
+}
+
 /// Each generation is one line of a bundle.
 fn holds(bundle: &[u8], authority: &[u8]) -> bool {
     bundle.split(|byte| *byte == b'\n').any(|line| line == authority.trim_ascii())
@@ -266,7 +298,7 @@ fn check_running(world: &World, pods: &mut KnownPods) {
     for Presented { key, by, to } in PRESENTED {
         // Before the first rotation, the bundle is text that names the first generation.
         let first = format!("{}/active.crt, never shown to anybody", secret(key));
-        let signer = |pod| Some(signer_of(file(pod, by.1)?).unwrap_or_else(|| first.clone().into_bytes()));
+        let signer = |pod| Some(signer_of(certificate(pod, by)?).unwrap_or_else(|| first.clone().into_bytes()));
         for (one, signer) in of_role(by.0).filter_map(|(name, pod)| Some((name, signer(pod)?))) {
             for (other, bundle) in of_role(to.0).filter_map(|(name, pod)| Some((name, file(pod, to.1)?))) {
                 let shown = String::from_utf8_lossy(&signer);
@@ -282,13 +314,122 @@ fn role_of(world: &World, pod: &PodName) -> Option<Role> {
     world.documents.components.get(pod).map(|component| component.spec.role)
 }
 
+/// The signers of the certificates that API servers and gateways present, and of those of clients.
+fn signers_of(world: &World, names: &[&str]) -> Vec<Vec<u8>> {
+    let all = world.documents.secrets.iter().filter(|(secret, _)| !secret.name.ends_with("-ca"));
+    let all = all.flat_map(|(secret, values)| {
+        values.data.iter().flatten().map(move |(key, value)| (format!("{}/{key}", secret.name), value))
+    });
+    let chosen = all.filter(|(name, _)| names.iter().any(|wanted| name.contains(wanted)));
+    chosen.filter_map(|(_, value)| signer_of(&value.0)).collect()
+}
+
+const SHOWN: [&str; 2] = ["kube-apiserver-0/server.crt", "gateway-0/tunnel.crt"];
+const CLIENTS: [&str; 3] = ["kube-apiserver-0/kubelet-client.crt", "driver/client.crt", "kube-scheduler-0/client.crt"];
+
+#[test]
+fn users_see_the_next_generation_only_after_the_completion() {
+    let mut world = settled();
+    request(&mut world, KUBERNETES, false);
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Prepared);
+    let (first, next) =
+        (values(&world, KUBERNETES)["previous.crt"].clone(), values(&world, KUBERNETES)["active.crt"].clone());
+    assert_eq!(signers_of(&world, &SHOWN), Vec::<Vec<u8>>::new(), "the first generation signed them");
+    assert_eq!(signers_of(&world, &CLIENTS), vec![next.0.clone(); 3]);
+    assert!(values(&world, KUBERNETES).contains_key("previous.key"), "it still signs for servers");
+    assert!(is_settled(&world.pass(&calm(MEMBERS))));
+
+    request(&mut world, KUBERNETES, true);
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Retiring);
+    let bundle = || values(&world, KUBERNETES)["bundle.crt"].0.clone();
+    assert!(holds(&bundle(), &next.0) && bundle().starts_with(&first.0), "whoever verifies trusts both");
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Completed);
+    assert_eq!(signers_of(&world, &SHOWN), vec![next.0.clone(); 2]);
+    let left = values(&world, KUBERNETES);
+    assert_eq!(left.keys().collect::<Vec<_>>(), ["active.crt", "active.key", "bundle.crt"]);
+    assert!(is_settled(&world.pass(&calm(MEMBERS))), "nothing is restarted once more");
+}
+
+/// The texts of what a pass waits for.
+fn waits(world: &mut World) -> Vec<String> {
+    world.pass(&calm(MEMBERS)).waiting.iter().map(|waiting| waiting.blocker.to_string()).collect()
+}
+
+#[test]
+fn a_worker_that_does_not_follow_keeps_the_phase() {
+    let mut world = settled();
+    request(&mut world, KUBERNETES, false);
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Announcing);
+    // A worker of an earlier release reports nothing.
+    world.workers.push(WorkerTrust { name: "w3".to_owned(), ..WorkerTrust::default() });
+    for _ in 0..20 {
+        let _ = world.pass(&calm(MEMBERS));
+        world.workers[2] = WorkerTrust { name: "w3".to_owned(), is_ready: true, ..WorkerTrust::default() };
+    }
+    assert_eq!(phase(&world, KUBERNETES), Some(RotationPhase::Announcing));
+    world.workers[2].is_ready = false;
+    let told = waits(&mut world);
+    assert!(told.iter().any(|text| text.starts_with("worker w3 to return, at the latest until")), "{told:?}");
+    world.now += SignedDuration::from_hours(24 * 8);
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Activating);
+}
+
+#[test]
+fn workers_that_trust_something_else_are_named() {
+    let mut world = settled();
+    request(&mut world, KUBERNETES, false);
+    reach_workers(&mut world);
+    assert_eq!(phase(&world, KUBERNETES), Some(RotationPhase::Announcing));
+    assert_eq!(waits(&mut world), ["workers w1, w2 to trust the next kubernetes authority"]);
+}
+
+#[test]
+fn a_worker_with_an_earlier_certificate_keeps_the_previous_authority() {
+    let mut world = settled();
+    request(&mut world, KUBERNETES, false);
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Prepared);
+    request(&mut world, KUBERNETES, true);
+    world.workers[0].issuers = Some("00".to_owned());
+    let told = waits(&mut world);
+    assert_eq!(told, ["worker w1 to use certificates of the new kubernetes authority"]);
+    assert_eq!(phase(&world, KUBERNETES), Some(RotationPhase::Prepared));
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Completed);
+}
+
+#[test]
+fn an_authority_that_a_worker_lacks_is_not_used() {
+    let mut world = settled();
+    request(&mut world, KUBERNETES, false);
+    reach_workers(&mut world);
+    assert_eq!(phase(&world, KUBERNETES), Some(RotationPhase::Announcing));
+    assert!(is_found(&mut world, KUBERNETES, &calm(MEMBERS), |values| {
+        if values.contains_key("next.crt") {
+            activate(values);
+        }
+    }));
+}
+
+/// Passes until only the workers are waited for, which are away meanwhile.
+fn reach_workers(world: &mut World) {
+    for worker in &mut world.workers {
+        worker.is_ready = false;
+    }
+    let are_waited_for = |text: &String| text.starts_with("workers w1, w2 to return");
+    let is_reached = (0..60).any(|_| waits(world).iter().any(are_waited_for));
+    assert!(is_reached, "{:?}", waits(world));
+    for worker in &mut world.workers {
+        worker.is_ready = true;
+        worker.trusted = Some("only the first generation".to_owned());
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn whatever_is_presented_is_verified(rounds in vec(round(), 1..60), which in 0..AUTHORITIES.len()) {
+    fn whatever_is_presented_is_verified(rounds in vec(round(), 1..60), which in 0..ALL.len()) {
         let mut world = settled();
         let mut pods = KnownPods::new();
-        let key = AUTHORITIES[which];
+        let key = ALL[which];
         request(&mut world, key, true);
         for round in &rounds {
             let _ = world.pass(&Round { replicas: MEMBERS, ..round.clone() });

@@ -68,6 +68,7 @@ impl World {
             certificates: self.certificates.clone(),
             restores: BTreeMap::new(),
             rewrites: BTreeMap::new(),
+            workers: BTreeMap::new(),
             stores: BTreeMap::new(),
         }
     }

@@ -12,7 +12,7 @@ use keelway_api::{
     },
     name::{HypervisorName, PodName},
 };
-use keelway_planner::{CertificateSeen, MintRequest, Plan, identify};
+use keelway_planner::{AuthorityGeneration, CertificateSeen, MintRequest, Plan, identify};
 
 /// In a certificate, what precedes the certificate of its authority.
 pub(crate) const SIGNED_BY: &[u8] = b", signed by ";
@@ -31,19 +31,24 @@ pub(crate) fn see_signers(documents: &Documents, certificates: &mut BTreeMap<(Se
     }
     let is_later = |value: &ByteString| value.0.starts_with(b"\nnext of ");
     for (name, secret) in documents.secrets.iter().filter(|(name, _)| name.name.ends_with("-ca")) {
-        let Some(active) = secret.data.as_ref().and_then(|data| data.get("active.crt")) else { continue };
-        let seen = CertificateSeen {
-            common_name: name.name.clone(),
-            organizations: Vec::new(),
-            dns_names: Vec::new(),
-            addresses: Vec::new(),
-            not_before: Timestamp::UNIX_EPOCH,
-            renew_at: Timestamp::MAX,
-            not_after: Timestamp::MAX,
-            key_id: is_later(active).then(|| active.0.clone()),
-            authority_key_id: None,
-        };
-        certificates.insert((name.clone(), "active".to_owned()), seen);
+        for generation in ["active", "previous"] {
+            let place = (name.clone(), generation.to_owned());
+            certificates.remove(&place);
+            let value = secret.data.as_ref().and_then(|data| data.get(format!("{generation}.crt").as_str()));
+            let Some(value) = value else { continue };
+            let seen = CertificateSeen {
+                common_name: name.name.clone(),
+                organizations: Vec::new(),
+                dns_names: Vec::new(),
+                addresses: Vec::new(),
+                not_before: Timestamp::UNIX_EPOCH,
+                renew_at: Timestamp::MAX,
+                not_after: Timestamp::MAX,
+                key_id: is_later(value).then(|| value.0.clone()),
+                authority_key_id: None,
+            };
+            certificates.insert(place, seen);
+        }
     }
 }
 
@@ -71,9 +76,12 @@ pub(crate) fn mint(plan: &mut Plan, certificates: &mut BTreeMap<(SecretName, Str
             }
             MintRequest::EncryptionKey { secret } => (secret, vec!["active.key".to_owned()]),
             MintRequest::WireGuardKey { secret, name } => (secret, vec![format!("{name}.key"), format!("{name}.pub")]),
-            MintRequest::Certificate { secret, name, subject, authority, .. } => {
-                let signer =
-                    plan.documents.secrets.get(authority).and_then(|found| found.data.as_ref()?.get("active.crt"));
+            MintRequest::Certificate { secret, name, subject, authority, generation, .. } => {
+                let half = match generation {
+                    AuthorityGeneration::Active => "active.crt",
+                    AuthorityGeneration::Previous => "previous.crt",
+                };
+                let signer = plan.documents.secrets.get(authority).and_then(|found| found.data.as_ref()?.get(half));
                 let signer = signer.map(|signer| signer.0.clone());
                 let seen = CertificateSeen {
                     common_name: subject.common_name.clone(),

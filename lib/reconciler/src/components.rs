@@ -8,7 +8,7 @@ use keelway_api::{
 };
 use keelway_base::error_chain::chain_text;
 use keelway_planner::{
-    ComponentHealth, Probe, RestorableSnapshot, SecretRewrite, StoreObservation, StoreOrder, probes,
+    ComponentHealth, Probe, RestorableSnapshot, SecretRewrite, StoreObservation, StoreOrder, WorkerTrust, probes,
 };
 
 use crate::{
@@ -18,6 +18,7 @@ use crate::{
     snapshots::{self, verified::VerifiedSnapshots},
     stores::{self, StoreClients},
     tls::TlsClients,
+    worker_trust,
 };
 
 /// Components that are reached through [`Machines::dial`], with TLS on top.
@@ -92,6 +93,10 @@ impl Components for DialledComponents {
 
     async fn rewritten(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<SecretRewrite> {
         secret_rewrite::observe(&self.machines, &self.clients, documents, id).await
+    }
+
+    async fn worker_trust(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<Vec<WorkerTrust>> {
+        worker_trust::observe(&self.machines, &self.clients, documents, id).await
     }
 
     async fn rewrite(

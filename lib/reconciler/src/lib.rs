@@ -27,6 +27,7 @@ mod stores;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tls;
+mod worker_trust;
 mod workers;
 
 pub use adopt::{AdoptError, adopt};
@@ -72,7 +73,7 @@ use keelway_cri::proxy::connection::MachineConnection;
 use keelway_machine::action::Action;
 use keelway_planner::{
     ComponentHealth, DataRestoration, MintRequest, Probe, RestorableSnapshot, SecretRewrite, StoreObservation,
-    StoreOrder,
+    StoreOrder, WorkerTrust,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -204,6 +205,10 @@ pub trait Components: Send + Sync {
     /// Returns which Secrets of a cluster were written again with an encryption key, as the cluster records it. Bounded in time.
     async fn rewritten(&self, _documents: &Documents, _id: &ClusterId) -> ObservedValue<SecretRewrite> {
         ObservedValue::unreachable("its Secrets cannot be queried")
+    }
+    /// Returns what the workers of a cluster report about the authorities that they trust. Bounded in time.
+    async fn worker_trust(&self, _documents: &Documents, _id: &ClusterId) -> ObservedValue<Vec<WorkerTrust>> {
+        ObservedValue::unreachable("its workers cannot be listed")
     }
     /// Writes some more Secrets of a cluster again, so that API servers encrypt them with the key of this name, and records that in the cluster. Every
     /// part can be repeated. Bounded in time. The error is text for users, with its causes.

@@ -68,21 +68,29 @@ pub(crate) async fn own_annotation(
     id: &ClusterId,
     annotation: &str,
 ) -> ObservedValue<String> {
-    let unreachable = |why: String| ObservedValue::unreachable(why);
-    let Some((server, machine)) = first_server(documents, id) else {
-        return unreachable("no API server is placed yet".to_owned());
+    let client = match driver(machines, clients, documents, id) {
+        Ok(client) => client,
+        Err(why) => return ObservedValue::unreachable(why),
     };
-    let config = match clients.client(documents, &server.authority, Some(&driver_identity(id))) {
-        Ok(config) => config,
-        Err(error) => return unreachable(root_cause(&error)),
-    };
-    let api = bindings_api(client(machines, machine, &server, &config));
-    match tokio::time::timeout(REQUEST, api.get(OWN_BINDING)).await {
+    match tokio::time::timeout(REQUEST, bindings_api(client).get(OWN_BINDING)).await {
         Ok(Ok(binding)) => ObservedValue::Known(binding.annotations().get(annotation).cloned().unwrap_or_default()),
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) => ObservedValue::Known(String::new()),
-        Ok(Err(error)) => unreachable(root_cause(&error)),
-        Err(_) => unreachable("no response in time".to_owned()),
+        Ok(Err(error)) => ObservedValue::unreachable(root_cause(&error)),
+        Err(_) => ObservedValue::unreachable("no response in time"),
     }
+}
+
+/// Returns a client of the API with the credentials of the driver. The error is text for users.
+pub(crate) fn driver(
+    machines: &Arc<dyn Machines>,
+    clients: &tls::TlsClients,
+    documents: &Documents,
+    id: &ClusterId,
+) -> Result<kube::Client, String> {
+    let (server, machine) = first_server(documents, id).ok_or_else(|| "no API server is placed yet".to_owned())?;
+    let config = clients.client(documents, &server.authority, Some(&driver_identity(id)));
+    let config = config.map_err(|error| root_cause(&error))?;
+    Ok(client(machines, machine, &server, &config))
 }
 
 /// Applies the first bindings as `system:masters`, with a certificate that is valid for ten minutes, minted here and never saved.

@@ -41,6 +41,9 @@ pub enum MintError {
         #[source]
         cause: Box<KeyringError>,
     },
+    /// The previous generation of an authority cannot sign.
+    #[error("the Secret {0} has no key of the previous generation")]
+    NoPrevious(String),
     /// An authority could not be minted.
     #[error("cannot create an authority")]
     Authority(#[source] AuthorityError),

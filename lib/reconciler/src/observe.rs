@@ -16,7 +16,7 @@ use keelway_api::{
 };
 use keelway_planner::{
     ComponentHealth, HealthWitness, ObservedCertificates, PassObservation, Probe, RestorableSnapshot, SecretRewrite,
-    StoreObservation, has_store, needs_store, probes, rewrites_secrets,
+    StoreObservation, WorkerTrust, follows_workers, has_store, needs_store, probes, rewrites_secrets,
 };
 use tokio::time::timeout;
 
@@ -92,8 +92,10 @@ async fn ask(
         .partition(|id| api_server(documents, &probes, id).is_none_or(|probe| ready(documents, probe)));
     let bindings = join_all(asked.into_iter().map(|id| bindings(components, documents, id)));
     let stores = stores(components, documents, &probes, selected);
-    let stores = future::join3(stores, restores(components, documents), rewrites(components, documents));
-    let (seen, health, bindings, (stores, restores, rewrites)) = join4(seen, health, bindings, stores).await;
+    let rotations = future::join(rewrites(components, documents), workers(components, documents));
+    let stores = future::join3(stores, restores(components, documents), rotations);
+    let (seen, health, bindings, (stores, restores, rotations)) = join4(seen, health, bindings, stores).await;
+    let (rewrites, workers) = rotations;
     let health: BTreeMap<PodName, ComponentHealth> = health.into_iter().collect();
     let names: Vec<HypervisorName> = looks.into_keys().cloned().collect();
     let states = names.into_iter().zip(seen).collect();
@@ -106,7 +108,17 @@ async fn ask(
     let none = || ObservedValue::unreachable("its API is not ready");
     bindings.extend(down.into_iter().map(|id| (id.clone(), none())));
     let refused = BTreeMap::new();
-    Ok(PassObservation { refused, machines: states, health, bindings, certificates, stores, restores, rewrites })
+    Ok(PassObservation {
+        refused,
+        machines: states,
+        health,
+        bindings,
+        certificates,
+        stores,
+        restores,
+        rewrites,
+        workers,
+    })
 }
 
 /// Observes the selected stores.
@@ -147,6 +159,17 @@ async fn rewrites(
     let rotated = documents.clusters.values().filter(|cluster| rewrites_secrets(cluster));
     let each = rotated.filter_map(|cluster| cluster.id());
     let each = each.map(|id| async { (id.clone(), components.rewritten(documents, id).await) });
+    join_all(each).await.into_iter().collect()
+}
+
+/// Reads what workers trust, while the authority that signs their certificates is rotated.
+async fn workers(
+    components: &dyn Components,
+    documents: &Documents,
+) -> BTreeMap<ClusterId, ObservedValue<Vec<WorkerTrust>>> {
+    let rotated = documents.clusters.values().filter(|cluster| follows_workers(cluster));
+    let each = rotated.filter_map(|cluster| cluster.id());
+    let each = each.map(|id| async { (id.clone(), components.worker_trust(documents, id).await) });
     join_all(each).await.into_iter().collect()
 }
 

@@ -10,7 +10,7 @@ use std::{
 use futures::future::{BoxFuture, select_ok};
 use keelway_http_proxy::HttpProxies;
 use keelway_tls::https::{GetError, HttpsConnection};
-use rustls::ClientConfig;
+use rustls::{CertificateError, ClientConfig, Error as TlsError};
 use tokio::{net::TcpStream, time::timeout};
 
 use crate::authority::SERVER_NAME;
@@ -19,6 +19,9 @@ use crate::authority::SERVER_NAME;
 const CHECK: Duration = Duration::from_secs(2);
 /// The time after which a response is slow.
 pub(super) const SLOW: Duration = Duration::from_secs(1);
+
+/// What is wrong with an ingress of an unknown authority, and what to do. A join refuses a token of another authority while it has earlier state.
+pub(super) const UNKNOWN_AUTHORITY: &str = "presented a certificate of an authority that this worker does not know; if the authority of the cluster was replaced while this worker was away, run `keelway node forget`, delete the worker's peer in the cluster (`kubectl delete wireguardpeer NAME`), and run `keelway node join` with a new token of `keelway join-token create`";
 
 /// An ingress failed its health check.
 #[derive(Debug, thiserror::Error)]
@@ -29,11 +32,22 @@ pub(super) enum CheckError {
     Silent,
     #[error("invalid response")]
     Ask(#[source] GetError),
+    #[error("it {UNKNOWN_AUTHORITY}")]
+    UnknownAuthority,
     #[error("no API server behind the ingress is ready (status {0})")]
     NotReady(u16),
 }
 
 impl CheckError {
+    /// The connection could not be opened.
+    fn of_handshake(error: GetError) -> Self {
+        let GetError::Connect(source) = &error else { return Self::Ask(error) };
+        match source.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) {
+            Some(TlsError::InvalidCertificate(CertificateError::UnknownIssuer)) => Self::UnknownAuthority,
+            Some(_) | None => Self::Ask(error),
+        }
+    }
+
     /// Whether connections through the ingress are dead. An API server that is about to stop is not ready, but still serves its connections.
     pub(super) fn is_loss(&self) -> bool {
         !matches!(self, Self::NotReady(_))
@@ -71,7 +85,7 @@ impl KeptConnection {
         let stream = proxies.connect(address).await.map_err(CheckError::Connect)?;
         let source = stream.local_addr().map_err(CheckError::Connect)?.ip();
         let connection = HttpsConnection::open(Arc::clone(config), SERVER_NAME, stream, address);
-        let connection = connection.await.map_err(CheckError::Ask)?;
+        let connection = connection.await.map_err(CheckError::of_handshake)?;
         Ok(Self { connection, source, verified: Arc::clone(config) })
     }
 

@@ -64,6 +64,20 @@ async fn checks_of_an_ingress_share_one_handshake() {
 }
 
 #[tokio::test]
+async fn an_ingress_of_an_unknown_authority_says_what_to_do() {
+    let (known, later) = (TestAuthority::new(), TestAuthority::later());
+    let ingress = TlsIngress::start(&later).await;
+    let (balancer, _) = serving(&known, &[&ingress]).await;
+    until("a check", || balancer.status()[0].answers == Some(false)).await;
+    let problem = balancer.status()[0].problem.clone().unwrap();
+    assert!(problem.contains("authority that this worker does not know"), "{problem}");
+    // The worker learns of the next authority.
+    balancer.set(&[ingress.address], &(known.pem() + &later.pem())).unwrap();
+    until("a check", || balancer.status()[0].answers == Some(true)).await;
+    assert_eq!(balancer.status()[0].problem, None);
+}
+
+#[tokio::test]
 async fn an_ended_connection_of_checks_is_no_failure() {
     let authority = TestAuthority::new();
     let ingress = TlsIngress::start(&authority).await;

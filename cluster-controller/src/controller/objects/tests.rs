@@ -1,6 +1,9 @@
 use std::collections::BTreeSet;
 
-use keelway_api::release::MINORS;
+use jiff::{SignedDuration, Timestamp};
+use keelway_api::{machine::hex, release::MINORS};
+use keelway_pki::{Authority, CertificateFacts, Validity};
+use rand::{SeedableRng as _, rngs::ChaCha8Rng};
 use serde_json::{Value, json};
 
 use super::{
@@ -127,7 +130,7 @@ fn strings(list: &Value) -> BTreeSet<String> {
 #[test]
 fn an_invalid_configuration_is_refused() {
     assert!(configuration(|_| {}).check().is_ok());
-    let faults: [(&str, Value); 7] = [
+    let faults: [(&str, Value); 8] = [
         ("version", json!("1.20.0")),
         ("vpnCIDRs", json!([])),
         ("vpnCIDRs", json!(["100.80.0.1/16"])),
@@ -135,12 +138,25 @@ fn an_invalid_configuration_is_refused() {
         ("podCIDRs", json!(["10.244.0.0/16", "10.245.0.0/16"])),
         ("endpoints", json!([])),
         ("dnsDomain", json!("Cluster.local")),
+        ("issuer", json!("-----BEGIN CERTIFICATE-----")),
     ];
     for (field, value) in faults {
         let fault = configuration(|file| file[field] = value).check().unwrap_err();
         assert_eq!(fault.field, field, "{fault}");
         assert!(!fault.help.is_empty());
     }
+}
+
+#[test]
+fn the_issuer_of_workers_is_published_by_its_key() {
+    let validity = Validity::starting(Timestamp::now(), SignedDuration::from_hours(1)).unwrap();
+    let authority = Authority::mint("kubernetes", validity, &mut ChaCha8Rng::seed_from_u64(1)).unwrap();
+    let pem = authority.certificate().pem();
+    let rotating = configuration(|file| file["issuer"] = json!(pem));
+    rotating.check().unwrap();
+    let key_id = CertificateFacts::from_pem(pem).unwrap().key_id.unwrap();
+    assert_eq!(rotating.information().issuer, Some(hex(&key_id)));
+    assert_eq!(configuration(|_| {}).information().issuer, None);
 }
 
 #[test]

@@ -28,6 +28,8 @@ const RANGES: [&str; 6] = [
     "status.birth.vpn.cidrs",
 ];
 pub(super) const LIVES: [&str; 4] = ["componentTTL", "workerTTL", "adminTTL", "authorityTTL"];
+/// Other durations beside them.
+const PAUSES: [&str; 2] = ["workerGrace", "rotationDeadline"];
 
 /// Adds the checks to the schema.
 pub(super) fn refine(root: &mut Json) {
@@ -66,7 +68,9 @@ fn bounds(root: &mut Json) {
     for life in LIVES {
         text(&format!("spec.certificates.{life}"), 32);
     }
-    text("spec.certificates.workerGrace", 32);
+    for pause in PAUSES {
+        text(&format!("spec.certificates.{pause}"), 32);
+    }
     text("spec.etcd.quota", 32);
     for (_, resources) in BOUNDED {
         text(&format!("{resources}.limits.cpu"), 32);
@@ -145,14 +149,14 @@ fn lives() -> Vec<CelRule> {
     let is_bounded =
         format!("!{} || (!{} && duration(self) <= duration('{LONGEST_LIFE}'))", is_span("self"), is_endless("self"));
     let too_long = format!("must be at most {LONGEST_LIFE}, not {{self}}; reduce it");
-    for life in LIVES.into_iter().chain(["workerGrace"]) {
+    for life in LIVES.into_iter().chain(PAUSES) {
         let path = format!("spec.certificates.{life}");
         rules.push(rule(
             path.clone(),
             is_span("self"),
             "\"{self}\" is not a duration such as 8760h, 1h30m or 90s; write it in that form",
         ));
-        if life == "workerGrace" {
+        if PAUSES.contains(&life) {
             rules.push(rule(path, is_bounded.clone(), too_long.clone()));
             continue;
         }

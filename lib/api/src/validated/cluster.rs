@@ -261,9 +261,12 @@ fn check_lives(lives: &CertificatesSpec, faults: &mut FaultCollector) {
         ("spec.certificates.adminTTL", lives.admin_ttl),
         ("spec.certificates.authorityTTL", lives.authority_ttl),
     ];
-    if lives.worker_grace > LONGEST_LIFE {
-        let problem = format!("must be at most {LONGEST_LIFE}, not {}", lives.worker_grace);
-        faults.add("spec.certificates.workerGrace", problem, "reduce it");
+    let pauses = [
+        ("spec.certificates.workerGrace", lives.worker_grace),
+        ("spec.certificates.rotationDeadline", lives.rotation_deadline),
+    ];
+    for (field, pause) in pauses.into_iter().filter(|(_, pause)| *pause > LONGEST_LIFE) {
+        faults.add(field, format!("must be at most {LONGEST_LIFE}, not {pause}"), "reduce it");
     }
     for (field, life) in each {
         if life < SHORTEST_LIFE {

@@ -23,7 +23,7 @@ const REMOVE: &str = "remove the field";
 const REMOVE_OR_ZERO: &str = "remove the field, or write 0";
 
 /// Every such field. Those that only disable what a fleet does not have, such as `vpn.enabled`, are allowed.
-pub(crate) const FIELDS_WITHOUT_FLEET: [FieldWithoutFleet; 9] = [
+pub(crate) const FIELDS_WITHOUT_FLEET: [FieldWithoutFleet; 11] = [
     FieldWithoutFleet {
         path: "vpn.cidrs",
         is_set: |spec| spec.vpn.cidrs != VpnSpec::default().cidrs,
@@ -91,6 +91,24 @@ pub(crate) const FIELDS_WITHOUT_FLEET: [FieldWithoutFleet; 9] = [
             format!("has({field}) && {field} != '{default}'")
         },
         problem: NO_WORKERS,
+        help: REMOVE,
+    },
+    FieldWithoutFleet {
+        path: "certificates.rotationDeadline",
+        is_set: |spec| spec.certificates.rotation_deadline != CertificatesSpec::default().rotation_deadline,
+        is_set_expression: || {
+            let field = "self.certificates.rotationDeadline";
+            let default = CertificatesSpec::default().rotation_deadline;
+            format!("has({field}) && {field} != '{default}'")
+        },
+        problem: NO_WORKERS,
+        help: REMOVE,
+    },
+    FieldWithoutFleet {
+        path: "rotations.kubernetesAuthority",
+        is_set: |spec| spec.rotations.kubernetes_authority.is_some(),
+        is_set_expression: || "has(self.rotations) && has(self.rotations.kubernetesAuthority)".to_owned(),
+        problem: "the agents of a fleet cannot follow another authority yet",
         help: REMOVE,
     },
 ];

@@ -58,6 +58,10 @@ pub struct ClusterInformation {
     /// kube-proxy, as the cluster-controller maintains it.
     #[serde(default)]
     pub kube_proxy: KubeProxyInformation,
+    /// The subject key identifier of the authority that issues the certificates of workers, in lowercase hexadecimal digits. If the field is
+    /// missing, no authority is being replaced, and a worker keeps its certificates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issuer: Option<String>,
 }
 
 fn vpn_mtu() -> u16 {
@@ -150,6 +154,7 @@ mod tests {
             "dnsAddress": "10.96.0.10",
             "cni": { "enabled": false },
             "kubeProxy": { "enabled": false },
+            "issuer": "0011223344556677889900aabbccddeeff001122",
         })
     }
 
@@ -173,11 +178,12 @@ mod tests {
     #[test]
     fn fields_missing_from_an_older_controller_have_its_defaults() {
         let mut older = written();
-        for field in ["cni", "kubeProxy", "vpnMTU"] {
+        for field in ["cni", "kubeProxy", "vpnMTU", "issuer"] {
             older.as_object_mut().unwrap().remove(field);
         }
         let read = serde_json::from_value::<ClusterInformation>(older).unwrap();
         assert!(read.cni.enabled && read.kube_proxy.enabled);
-        assert_eq!(read.vpn_mtu, 1420);
+        assert_eq!((read.vpn_mtu, &read.issuer), (1420, &None));
+        assert_eq!(serde_json::to_value(read).unwrap().get("issuer"), None);
     }
 }

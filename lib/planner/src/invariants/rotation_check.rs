@@ -28,6 +28,7 @@ fn secret_of(key: RotatedKey) -> &'static str {
         RotatedKey::EtcdAuthority => "etcd-ca",
         RotatedKey::FrontProxyAuthority => "front-proxy-ca",
         RotatedKey::InfrastructureAuthority => "infrastructure-ca",
+        RotatedKey::KubernetesAuthority => "kubernetes-ca",
     }
 }
 
@@ -103,6 +104,9 @@ pub(super) fn keys_are_verified(step: &PlanTransition) -> Vec<String> {
                     (!has).then(|| format!("{pod} does not run with {path}"))
                 }));
             }
+            if key == RotatedKey::KubernetesAuthority {
+                found.extend(unconfirmed(step, id, before));
+            }
             if key == RotatedKey::Encryption && matches!(transition(before, after), Some(KeyTransition::Retired(_))) {
                 found.extend(unwritten(step, id, before));
             }
@@ -159,9 +163,31 @@ impl UsedKey {
                 ],
                 value("crt")?,
             ),
+            RotatedKey::KubernetesAuthority => (
+                &[
+                    (Role::KubeApiserver, "ca.crt"),
+                    (Role::KubeControllerManager, "ca.crt"),
+                    (Role::KubeScheduler, "ca.crt"),
+                    (Role::ClusterController, "ca.crt"),
+                    (Role::Ingress, "ca.crt"),
+                    (Role::Gateway, "ca.crt"),
+                ],
+                value("crt")?,
+            ),
         };
         Some(Self { files, value })
     }
+}
+
+/// Every worker that is ready has to trust what the documents of before contain, so that no kubelet is cut off.
+fn unconfirmed(step: &PlanTransition, id: &ClusterId, before: &Secret) -> Vec<String> {
+    let bundle = before.data.iter().flatten().find(|(key, _)| key.as_str() == "bundle.crt");
+    let wanted = bundle.map(|(_, bundle)| sha256_hex(&bundle.0));
+    let Some(workers) = step.seen.workers.get(id).and_then(|seen| seen.known()) else {
+        return [format!("{id}: nobody knows what its workers trust")].to_vec();
+    };
+    let others = workers.iter().filter(|worker| worker.is_ready && worker.trusted != wanted);
+    others.map(|worker| format!("{id}: worker {} trusts other authorities", worker.name)).collect()
 }
 
 /// The store of a cluster has to record that the active key encrypts every Secret.

@@ -41,9 +41,11 @@ impl PodInputs<'_> {
         // Aggregated API servers learn of this authority from the ConfigMap `extension-apiserver-authentication`, which API servers write when they
         // have read the file.
         let on_other_front_proxy = self.on_rotation_of(RotatedKey::FrontProxyAuthority);
+        // API servers verify kubelets with what they read when they started.
+        let on_other_kubernetes = self.on_rotation_of(RotatedKey::KubernetesAuthority);
         let mut files = vec![
             self.shared("etcd-ca.crt", secret_names::ETCD, "bundle.crt", OnChange::Restart)?,
-            self.shared("ca.crt", secret_names::KUBERNETES, "bundle.crt", OnChange::PickedUp)?,
+            self.shared("ca.crt", secret_names::KUBERNETES, "bundle.crt", on_other_kubernetes)?,
             self.shared("front-proxy-ca.crt", secret_names::FRONT_PROXY, "bundle.crt", on_other_front_proxy)?,
             self.shared("service-account.pub", secret_names::SERVICE_ACCOUNT, "bundle.pub", OnChange::Restart)?,
             self.shared("service-account.key", secret_names::SERVICE_ACCOUNT, "active.key", OnChange::Restart)?,
@@ -199,7 +201,8 @@ impl PodInputs<'_> {
     /// replaced, so that the digest of a pod shows its keys.
     fn on_rotation_of(&self, key: RotatedKey) -> OnChange {
         let rotation = self.tenant.document.running_rotation(key);
-        if rotation.is_some_and(|rotation| rotation.phase < RotationPhase::Retiring) {
+        let is_kept = || self.value(secret_names::secret_of(key), "previous.crt").is_ok();
+        if rotation.is_some_and(|rotation| rotation.phase < RotationPhase::Retiring || is_kept()) {
             OnChange::Restart
         } else {
             OnChange::PickedUp

@@ -8,15 +8,15 @@ use keelway_api::{
     documents::SecretName,
     hypervisor::{Applied, LOST_ANNOTATION},
     jiff::{SignedDuration, Timestamp},
-    machine::{MachineConfig, MachineState, ObservedValue, Pod},
+    machine::{MachineConfig, MachineState, ObservedValue, Pod, sha256_hex},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::Role,
     store_observation::MemberId,
 };
 use keelway_planner::{
     CertificateSeen, ComponentHealth, FirstBindings, HeldConfig, HeldMachine, PassObservation, Plan, Recovery,
-    RestorableSnapshot, SecretRewrite, StoreOrder, configure, invariants, plan, record_minted, recover,
-    rewrites_secrets, store_model::StoreModel,
+    RestorableSnapshot, SecretRewrite, StoreOrder, WorkerTrust, configure, follows_workers, invariants, plan,
+    record_minted, recover, rewrites_secrets, store_model::StoreModel,
 };
 
 use crate::model::{apply, hypervisors, identified, mint, see_signers};
@@ -72,6 +72,8 @@ pub(super) struct World {
     restored: Option<(PodName, StoreModel)>,
     /// What the cluster records of the Secrets that were written again.
     pub(super) rewrite: SecretRewrite,
+    /// What each worker reports.
+    pub(super) workers: Vec<WorkerTrust>,
     /// Whether each pass records the digests of keys.
     pub(super) records_keys: bool,
     pub(super) now: Timestamp,
@@ -105,6 +107,7 @@ impl World {
             snapshot: Ok(RestorableSnapshot { kubernetes: "1.37.0".to_owned(), etcd: "3.7.0".to_owned(), revision: 7 }),
             restored: None,
             rewrite: SecretRewrite::default(),
+            workers: Vec::new(),
             records_keys: false,
             now: Timestamp::UNIX_EPOCH,
             orders: Vec::new(),
@@ -221,6 +224,7 @@ impl World {
             restores: self.snapshots(),
             stores: store.into_iter().collect(),
             rewrites: self.rewrites(),
+            workers: self.reports(),
             ..PassObservation::default()
         }
     }
@@ -229,6 +233,31 @@ impl World {
         let cluster = self.documents.clusters.values().next().unwrap();
         let seen = || (self.id(), ObservedValue::Known(self.rewrite.clone()));
         rewrites_secrets(cluster).then(seen).into_iter().collect()
+    }
+
+    fn reports(&self) -> BTreeMap<ClusterId, ObservedValue<Vec<WorkerTrust>>> {
+        let cluster = self.documents.clusters.values().next().unwrap();
+        let seen = || (self.id(), ObservedValue::Known(self.workers.clone()));
+        follows_workers(cluster).then(seen).into_iter().collect()
+    }
+
+    /// Workers that are ready follow what a cluster-controller publishes.
+    fn follow_authorities(&mut self) {
+        let machines = self.machines.keys().filter_map(|name| self.configs.get(name));
+        let mut pods = machines.flat_map(|config| &config.pods);
+        let Some((_, pod)) = pods.find(|(name, _)| name.component.as_str().starts_with("cluster-controller")) else {
+            return;
+        };
+        let file = |path: &str| pod.files.iter().find(|file| file.path == path).map(|file| file.content.clone());
+        let (bundle, config) = (file("ca.crt").unwrap(), file("cluster-controller.json").unwrap());
+        let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+        for worker in self.workers.iter_mut().filter(|worker| worker.is_ready) {
+            worker.trusted = Some(sha256_hex(&bundle));
+            if let Some(issuer) = config["issuer"].as_str() {
+                let digits: Vec<String> = issuer.bytes().map(|byte| format!("{byte:02x}")).collect();
+                worker.issuers = Some(digits.concat());
+            }
+        }
     }
 
     /// The second page of Secrets is the last one.
@@ -294,6 +323,7 @@ impl World {
             plan.rewrites.values().for_each(|key| self.rewrite_page(key));
         }
         self.tick(round);
+        self.follow_authorities();
         plan
     }
 

@@ -8,8 +8,8 @@ use std::{
 };
 
 use keelway_api::{Documents, documents::SecretName, duration::Span, jiff::Timestamp};
-use keelway_pki::{AuthorityKeyring, IssuedCertificate};
-use keelway_planner::{CertificateSubject, MintRequest};
+use keelway_pki::{AuthorityKeyring, IssuedCertificate, RetiredAuthority};
+use keelway_planner::{AuthorityGeneration, CertificateSubject, MintRequest};
 use rand::{CryptoRng, SeedableRng, rngs::StdRng};
 
 use super::{MintError, MintedValues, authority_of, request, validity};
@@ -18,6 +18,7 @@ use super::{MintError, MintedValues, authority_of, request, validity};
 struct CertificateMintRequest<'a> {
     name: &'a str,
     authority: &'a SecretName,
+    generation: AuthorityGeneration,
     subject: &'a CertificateSubject,
     ttl: Span,
     rng: StdRng,
@@ -47,8 +48,9 @@ pub(super) fn mint<R: CryptoRng>(
 }
 
 fn wanted<'a, R: CryptoRng>(request: &'a MintRequest, rng: &mut R) -> Option<CertificateMintRequest<'a>> {
-    let MintRequest::Certificate { name, authority, subject, ttl, .. } = request else { return None };
-    Some(CertificateMintRequest { name, authority, subject, ttl: *ttl, rng: StdRng::from_rng(rng) })
+    let MintRequest::Certificate { name, authority, generation, subject, ttl, .. } = request else { return None };
+    let rng = StdRng::from_rng(rng);
+    Some(CertificateMintRequest { name, authority, generation: *generation, subject, ttl: *ttl, rng })
 }
 
 /// Issues certificates. It reads each authority once.
@@ -77,7 +79,12 @@ fn issue(
     now: Timestamp,
 ) -> Result<IssuedCertificate, MintError> {
     let asked = request(wanted.subject, validity(now, wanted.ttl)?);
-    signer.active.issue(&asked, &mut wanted.rng).map_err(MintError::Leaf)
+    let authority = match (wanted.generation, &signer.previous) {
+        (AuthorityGeneration::Active, _) => &signer.active,
+        (AuthorityGeneration::Previous, Some(RetiredAuthority::Signing(previous))) => previous,
+        (AuthorityGeneration::Previous, _) => return Err(MintError::NoPrevious(wanted.authority.name.clone())),
+    };
+    authority.issue(&asked, &mut wanted.rng).map_err(MintError::Leaf)
 }
 
 #[cfg(test)]
@@ -103,6 +110,7 @@ mod tests {
             secret: secret(&format!("component-{number}")),
             name: "server".to_owned(),
             authority: secret(["etcd", "kubernetes"][number % 2]),
+            generation: AuthorityGeneration::Active,
             subject: CertificateSubject {
                 common_name: number.to_string(),
                 organizations: Vec::new(),

@@ -32,6 +32,11 @@ impl TestAuthority {
         Self(Authority::mint("kubernetes", hour(), &mut ChaCha8Rng::seed_from_u64(1)).unwrap())
     }
 
+    /// The authority that replaces the first one.
+    pub(super) fn later() -> Self {
+        Self(Authority::mint_generation("kubernetes", hour(), &mut ChaCha8Rng::seed_from_u64(3)).unwrap())
+    }
+
     pub(super) fn pem(&self) -> String {
         self.0.certificate().pem().to_owned()
     }

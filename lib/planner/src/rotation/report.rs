@@ -1,0 +1,59 @@
+//! The condition of a Cluster whose keys are rotated.
+
+use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+
+use keelway_api::{
+    Cluster, Documents, Time,
+    condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
+    name::ClusterRef,
+    rotation::{RotatedKey, RotationPhase},
+};
+
+use crate::{plan::Plan, text::joined, verdict::verdict};
+
+/// The condition of a Cluster. It exists only while a key is rotated.
+const ROTATING: &str = "KeysRotating";
+
+/// What each rotation does or waits for.
+pub(super) type RotationTexts<'a> = BTreeMap<(&'a ClusterRef, RotatedKey), String>;
+
+/// Reports each cluster with a rotation that runs.
+pub(super) fn report(plan: &mut Plan, blocked: &RotationTexts, now: &Time) {
+    let Documents { clusters, .. } = &mut plan.documents;
+    let names: Vec<ClusterRef> = clusters.keys().cloned().collect();
+    for name in names {
+        let Some(cluster) = clusters.get(&name).filter(|cluster| !cluster.spec.paused) else { continue };
+        let says = progress(cluster, &name, blocked);
+        let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        // A document that does not change stays shared.
+        if says.is_none() && !condition::has(conditions, ROTATING) {
+            continue;
+        }
+        let Some(cluster) = clusters.get_mut(&name) else { continue };
+        let generation = cluster.metadata.generation;
+        let conditions = &mut cluster.status.get_or_insert_default().conditions;
+        condition::set_or_remove(conditions, ROTATING, says, generation, now);
+    }
+}
+
+fn progress(cluster: &Cluster, name: &ClusterRef, blocked: &RotationTexts) -> Option<ConditionValue> {
+    let running = |key: RotatedKey| Some((key, cluster.running_rotation(key)?.phase));
+    let running: Vec<(RotatedKey, RotationPhase)> = RotatedKey::ALL.into_iter().filter_map(running).collect();
+    let texts = running.iter().map(|(key, phase)| match (blocked.get(&(name, *key)), phase) {
+        (Some(text), _) => format!("{} is {phase}: {text}", key.field()),
+        (None, RotationPhase::Prepared) => format!(
+            "{} is {phase}: `keelway cluster rotate --name {} {} --complete` removes the previous key",
+            key.field(),
+            name.name,
+            key.flag()
+        ),
+        (None, _) => format!("{} is {phase}", key.field()),
+    });
+    let message = joined(texts, "; ");
+    let reason = match running.iter().map(|(_, phase)| *phase).collect::<Vec<_>>().as_slice() {
+        [] => return None,
+        phases if phases.iter().all(|phase| *phase == RotationPhase::Prepared) => ConditionReason::RotationPrepared,
+        _ => ConditionReason::RotationInProgress,
+    };
+    Some(verdict(ConditionStatus::True, reason, message))
+}
