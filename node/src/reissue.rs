@@ -24,8 +24,8 @@ use crate::{
 const REQUEST_PAUSE: Duration = Duration::from_secs(10);
 /// The first pause before the serving certificate is replaced again, which restarts the kubelet.
 const SERVING_PAUSE: Duration = Duration::from_secs(60);
-/// The longest pause. Pauses double until then.
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// The longest pause. Pauses double until then. A cluster counts the certificates of each name, and a month of attempts must not use them up.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3 * 3600);
 
 /// The kubelet does not follow the authorities yet.
 #[derive(Debug, thiserror::Error)]
@@ -331,11 +331,12 @@ mod tests {
         let now = Instant::now();
         let mut pauses = ReissuePauses::default();
         let mut lengths = Vec::new();
-        for _ in 0..7 {
+        for _ in 0..13 {
             pauses.client.begin(REQUEST_PAUSE, now);
             lengths.push(pauses.client.until.unwrap().duration_since(now).as_secs());
         }
-        assert_eq!(lengths, [10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(lengths[..4], [10, 20, 40, 80]);
+        assert_eq!(lengths[10..], [10240, 10800, 10800]);
         pauses.serving.begin(SERVING_PAUSE, now);
         let issuer = "b".to_owned();
         // The serving certificate is not there yet.

@@ -11,7 +11,12 @@ use keelway_api::{
     name::{ClusterId, ClusterRef},
 };
 
-use crate::{PassObservation, WaitBlocker, plan::Plan, secret_names::AUTHORITIES, verdict::verdict};
+use crate::{
+    PassObservation, WaitBlocker,
+    plan::Plan,
+    secret_names::{AUTHORITIES, PREVIOUS_AUTHORITY},
+    verdict::verdict,
+};
 
 /// The name of the signing generation's certificate.
 const ACTIVE: &str = "active";
@@ -53,6 +58,11 @@ pub(crate) fn ended(seen: &PassObservation, id: &ClusterId, secret: &str, now: T
 
 /// When the next authority ends.
 pub(crate) fn next_end(seen: &PassObservation, now: Timestamp) -> Option<Timestamp> {
-    let signs = seen.certificates.iter().filter(|((_, name), _)| name == ACTIVE);
+    // The previous generation of an authority may still sign for servers.
+    let is_of_authority = |secret: &SecretName| AUTHORITIES.contains(&secret.name.as_str());
+    let signs = seen
+        .certificates
+        .iter()
+        .filter(|((secret, name), _)| name == ACTIVE || (name == PREVIOUS_AUTHORITY && is_of_authority(secret)));
     signs.map(|(_, found)| found.not_after).filter(|end| *end > now).min()
 }

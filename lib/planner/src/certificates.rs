@@ -31,6 +31,7 @@ use crate::{
     authorities::ended,
     certificate_subject::{client, holds_at, matches_subject, server},
     hosting::HOST_SECRET,
+    minted::is_next,
     plan::Plan,
     pod::gateway_streams::TUNNEL_CERTIFICATE,
     secret_names::{
@@ -74,9 +75,10 @@ pub(crate) fn plan_certificates(
     let Plan { documents, mint, .. } = plan;
     for tenant in Tenant::all(documents, world).filter(|tenant| !tenant.document.deleted()) {
         let signs = |want: &DesiredCertificate| ended(seen, tenant.id, want.authority, now).is_none();
+        let shown = shown_generation(&tenant, seen, now);
         let seen = certificates_of(seen, tenant.id);
         let public = ingress_addresses(&tenant, world);
-        let wanted = desired(&tenant, world, &public);
+        let wanted = desired(&tenant, world, (&public, shown));
         let signed = wanted.filter(|want| signs(want) && !tenant.cannot_use(want.authority));
         let due = signed.filter(|want| want.is_due(&tenant, &seen, now));
         if tenant.cluster.paused {
@@ -103,9 +105,8 @@ pub(crate) fn plan_certificates(
 fn desired<'a>(
     tenant: &'a Tenant,
     world: &'a ValidatedDocuments,
-    public: &'a [IpAddr],
+    (public, shown): (&'a [IpAddr], AuthorityGeneration),
 ) -> impl Iterator<Item = DesiredCertificate<'a>> {
-    let shown = shown_generation(tenant);
     let sites = tenant.components.iter().map(move |(pod, component)| CertificateInputs {
         world,
         public,
@@ -126,11 +127,18 @@ fn desired<'a>(
 }
 
 /// The generation that signs what API servers and gateways present to users, pods, and workers: the one that all of them trust. They trust the next one
-/// once a person has completed its rotation.
-fn shown_generation(tenant: &Tenant) -> AuthorityGeneration {
+/// once a person has completed its rotation. If the previous one has ended, nobody verifies its certificates.
+fn shown_generation(tenant: &Tenant, seen: &PassObservation, now: Timestamp) -> AuthorityGeneration {
     let rotation = tenant.document.running_rotation(RotatedKey::KubernetesAuthority);
-    let is_open = rotation.is_some_and(|rotation| rotation.phase < RotationPhase::Retiring);
-    if is_open && tenant.value(KUBERNETES, "previous.key").is_some() {
+    let is_open = rotation.is_some_and(|rotation| match rotation.phase {
+        // The last pass was interrupted after it had saved the Secret.
+        RotationPhase::Announcing => tenant.fingerprint(KUBERNETES).is_some_and(|active| is_next(rotation, &active)),
+        RotationPhase::Activating | RotationPhase::Reencrypting | RotationPhase::Prepared => true,
+        RotationPhase::Retiring | RotationPhase::Completed => false,
+    });
+    let previous = (SecretName::of(tenant.id, KUBERNETES), PREVIOUS_AUTHORITY.to_string());
+    let has_ended = || seen.certificates.get(&previous).is_some_and(|previous| previous.not_after <= now);
+    if is_open && tenant.value(KUBERNETES, "previous.key").is_some() && !has_ended() {
         AuthorityGeneration::Previous
     } else {
         AuthorityGeneration::Active
@@ -142,10 +150,11 @@ pub(crate) fn awaits_issue(
     tenant: &Tenant,
     world: &ValidatedDocuments,
     seen: &PassObservation,
-    authority: &str,
+    (authority, now): (&str, Timestamp),
 ) -> bool {
+    let shown = shown_generation(tenant, seen, now);
     let (seen, public) = (certificates_of(seen, tenant.id), ingress_addresses(tenant, world));
-    let mut wanted = desired(tenant, world, &public).filter(|want| want.authority == authority);
+    let mut wanted = desired(tenant, world, (&public, shown)).filter(|want| want.authority == authority);
     wanted.any(|want| !want.found_in(&seen).is_some_and(|found| found.is_signed_by(want.authority_in(&seen))))
 }
 

@@ -161,7 +161,7 @@ fn next_step(
         }
         RotationPhase::Announcing => after(RotationStep::Activate),
         // Only an authority issues certificates.
-        RotationPhase::Activating if awaits_issue(tenant, world, seen, secret_of(key)) => {
+        RotationPhase::Activating if awaits_issue(tenant, world, seen, (secret_of(key), now.0)) => {
             Some(RotationStep::Wait(WaitKind::InProgress, RotationBlocker::Certificates(key)))
         }
         RotationPhase::Activating => after(RotationStep::Enter(match key {
@@ -190,7 +190,7 @@ fn next_step(
             request.complete.then(|| outdated().or_else(unwritten).unwrap_or(retire))
         }
         RotationPhase::Retiring if is_of_workers(key) && has_previous(tenant, key) => {
-            if awaits_issue(tenant, world, seen, secret_of(key)) {
+            if awaits_issue(tenant, world, seen, (secret_of(key), now.0)) {
                 return Some(RotationStep::Wait(WaitKind::InProgress, RotationBlocker::Certificates(key)));
             }
             after(RotationStep::RemovePrevious)

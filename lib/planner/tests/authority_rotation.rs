@@ -350,6 +350,39 @@ fn users_see_the_next_generation_only_after_the_completion() {
     assert!(is_settled(&world.pass(&calm(MEMBERS))), "nothing is restarted once more");
 }
 
+#[test]
+fn a_previous_authority_that_has_ended_signs_nothing() {
+    let mut world = settled();
+    request(&mut world, KUBERNETES, false);
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Prepared);
+    let next = values(&world, KUBERNETES)["active.crt"].clone();
+    world.previous_ends = world.now;
+    let _ = world.pass(&calm(MEMBERS));
+    assert_eq!(signers_of(&world, &SHOWN), vec![next.0.clone(); 2], "no client could verify the previous one");
+    request(&mut world, KUBERNETES, true);
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Completed);
+}
+
+#[test]
+fn documents_from_before_the_completion_do_not_present_the_removed_authority() {
+    let mut world = settled();
+    request(&mut world, KUBERNETES, false);
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Prepared);
+    let backup = world.documents.clone();
+    request(&mut world, KUBERNETES, true);
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Completed);
+    let next = values(&world, KUBERNETES)["active.crt"].clone();
+
+    let _ = world.recover(&backup, true);
+    assert_eq!(phase(&world, KUBERNETES), Some(RotationPhase::Retiring));
+    for _ in 0..60 {
+        let _ = world.pass(&calm(MEMBERS));
+        assert_eq!(signers_of(&world, &SHOWN), vec![next.0.clone(); 2]);
+    }
+    assert_eq!(phase(&world, KUBERNETES), Some(RotationPhase::Completed));
+    assert!(!values(&world, KUBERNETES).contains_key("previous.key"));
+}
+
 /// The texts of what a pass waits for.
 fn waits(world: &mut World) -> Vec<String> {
     world.pass(&calm(MEMBERS)).waiting.iter().map(|waiting| waiting.blocker.to_string()).collect()

@@ -16,6 +16,7 @@ use keelway_api::{
     name::{ClusterId, ClusterRef, ComponentName, PodName},
     release::find,
     role::{API, Role},
+    rotation::{RotatedKey, RotationPhase},
     store_observation::StoreObservation,
 };
 
@@ -24,7 +25,7 @@ use super::{
     keys::{self, OtherKey},
     pod::{component_spec, differing, role_of},
 };
-use crate::{component_set, store_start};
+use crate::{component_set, secret_names::KUBERNETES, store_start};
 
 pub(super) struct ClusterRecovery<'a> {
     pub(super) documents: &'a mut Documents,
@@ -74,6 +75,7 @@ impl<'a> ClusterRecovery<'a> {
 
     pub(super) fn run(mut self, now: &Time) -> ClusterDifferences {
         self.compare_keys();
+        self.complete_rotation(now);
         if self.is_gone() {
             self.note_cluster(DifferenceKind::Gone);
             self.keep_members_from_empty_starts();
@@ -140,6 +142,27 @@ impl<'a> ClusterRecovery<'a> {
         self.is_unclear |= !is_known;
         for OtherKey { secret, is_missing } in others {
             self.note_cluster(DifferenceKind::OtherKey { secret, is_missing });
+        }
+    }
+
+    /// Documents from before the completion of a rotation have an authority that no machine trusts any more. It must not sign certificates of servers
+    /// again, so the rotation continues where it is removed.
+    fn complete_rotation(&mut self, now: &Time) {
+        let name = SecretName::of(self.id, KUBERNETES);
+        let data = self.documents.secrets.get(&name).and_then(|secret| secret.data.as_ref());
+        let generation = |key: &str| data.and_then(|data| data.get(key)).map(|value| value.0.as_slice());
+        let (Some(active), Some(_)) = (generation("active.crt"), generation("previous.crt")) else { return };
+        let mut bundles = self.pods.iter().filter_map(keys::kubernetes_authorities).peekable();
+        let is_held = bundles.peek().is_some();
+        if !is_held || !bundles.all(|bundle| bundle == active) {
+            return;
+        }
+        let Some(cluster) = self.documents.clusters.get_mut(self.reference) else { return };
+        let rotations = cluster.status.get_or_insert_default().rotations.get_or_insert_default();
+        if let Some(rotation) = rotations.rotation_mut(RotatedKey::KubernetesAuthority)
+            && rotation.phase < RotationPhase::Retiring
+        {
+            (rotation.phase, rotation.since) = (RotationPhase::Retiring, now.clone());
         }
     }
 

@@ -107,6 +107,15 @@ fn held_key(secret: &str, HeldPod { name, pod, .. }: &HeldPod) -> Option<HeldKey
     content(path?).map(HeldKey::Authority)
 }
 
+/// The authorities of API servers, users and workers that a pod trusts.
+pub(super) fn kubernetes_authorities<'a>(HeldPod { name, pod, .. }: &HeldPod<'a>) -> Option<&'a [u8]> {
+    let (role, _) = role_of(&name.component)?;
+    if role == Role::Etcd {
+        return None;
+    }
+    file(pod, "ca.crt").map(|file| file.content.as_slice())
+}
+
 /// The key with which an API server encrypts new values.
 fn encryption_key(file: &[u8]) -> Option<Vec<u8>> {
     let file: Value = serde_json::from_slice(file).ok()?;

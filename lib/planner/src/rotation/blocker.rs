@@ -58,7 +58,7 @@ pub enum RotationBlocker {
         phase: RotationPhase,
     },
     /// Workers do not report what they trust.
-    #[error("{} to report which authorities they trust: update them with `keelway node upgrade`", workers(.0))]
+    #[error("{} to report which authorities they trust: update them with `keelway node upgrade`, or remove them with `keelway node evict`", workers(.0))]
     SilentWorkers(Vec<String>),
     /// Workers that have not confirmed are not ready.
     #[error(

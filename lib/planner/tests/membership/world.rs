@@ -74,6 +74,8 @@ pub(super) struct World {
     pub(super) rewrite: SecretRewrite,
     /// What each worker reports.
     pub(super) workers: Vec<WorkerTrust>,
+    /// When the previous generation of each authority ends.
+    pub(super) previous_ends: Timestamp,
     /// Whether each pass records the digests of keys.
     pub(super) records_keys: bool,
     pub(super) now: Timestamp,
@@ -108,6 +110,7 @@ impl World {
             restored: None,
             rewrite: SecretRewrite::default(),
             workers: Vec::new(),
+            previous_ends: Timestamp::MAX,
             records_keys: false,
             now: Timestamp::UNIX_EPOCH,
             orders: Vec::new(),
@@ -293,6 +296,11 @@ impl World {
     pub(super) fn decide(&mut self, round: &Round) -> (Plan, PassObservation, BTreeMap<HypervisorName, MachineConfig>) {
         self.ask(round);
         see_signers(&self.documents, &mut self.certificates);
+        for ((_, name), seen) in &mut self.certificates {
+            if name == "previous" {
+                seen.not_after = self.previous_ends;
+            }
+        }
         let seen = self.observe(round);
         let mut plan = plan(self.documents.clone(), &seen, self.now).unwrap();
         mint(&mut plan, &mut self.certificates);
