@@ -105,10 +105,15 @@ async fn look_at(
     Ok(TrustedEndpoint { endpoint, authority: authority.ok_or(EndpointError::Stranger)?, date })
 }
 
+/// Returns why TLS refused a connection.
+pub(crate) fn handshake_error(error: &GetError) -> Option<&TlsError> {
+    let GetError::Connect(source) = error else { return None };
+    source.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>())
+}
+
 /// Maps TLS errors that the user can fix to their own variants.
 fn understood(error: GetError) -> EndpointError {
-    let GetError::Connect(source) = &error else { return EndpointError::Tls(error) };
-    match source.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) {
+    match handshake_error(&error) {
         Some(TlsError::InvalidCertificate(CertificateError::UnknownIssuer)) => EndpointError::Stranger,
         Some(TlsError::InvalidCertificate(
             CertificateError::Expired

@@ -342,7 +342,7 @@ fn users_see_the_next_generation_only_after_the_completion() {
     request(&mut world, KUBERNETES, true);
     let _ = reach(&mut world, KUBERNETES, RotationPhase::Retiring);
     let bundle = || values(&world, KUBERNETES)["bundle.crt"].0.clone();
-    assert!(holds(&bundle(), &next.0) && bundle().starts_with(&first.0), "whoever verifies trusts both");
+    assert!(holds(&bundle(), &next.0) && bundle().starts_with(&first.0), "components and workers trust both");
     let _ = reach(&mut world, KUBERNETES, RotationPhase::Completed);
     assert_eq!(signers_of(&world, &SHOWN), vec![next.0.clone(); 2]);
     let left = values(&world, KUBERNETES);
@@ -402,17 +402,14 @@ fn a_worker_that_does_not_follow_keeps_the_phase() {
     assert_eq!(phase(&world, KUBERNETES), Some(RotationPhase::Announcing));
     world.workers[2].is_ready = false;
     let told = waits(&mut world);
-    assert!(told.iter().any(|text| text.starts_with("worker w3 to return, at the latest until")), "{told:?}");
+    assert!(told.iter().any(|text| text.starts_with("worker w3 to return before")), "{told:?}");
     world.now += SignedDuration::from_hours(24 * 8);
     let _ = reach(&mut world, KUBERNETES, RotationPhase::Activating);
 }
 
 #[test]
 fn workers_that_trust_something_else_are_named() {
-    let mut world = settled();
-    request(&mut world, KUBERNETES, false);
-    reach_workers(&mut world);
-    assert_eq!(phase(&world, KUBERNETES), Some(RotationPhase::Announcing));
+    let mut world = behind();
     assert_eq!(waits(&mut world), ["workers w1, w2 to trust the next kubernetes authority"]);
 }
 
@@ -424,17 +421,14 @@ fn a_worker_with_an_earlier_certificate_keeps_the_previous_authority() {
     request(&mut world, KUBERNETES, true);
     world.workers[0].issuers = Some("00".to_owned());
     let told = waits(&mut world);
-    assert_eq!(told, ["worker w1 to use certificates of the new kubernetes authority"]);
+    assert_eq!(told, ["worker w1 to get certificates from the new kubernetes authority"]);
     assert_eq!(phase(&world, KUBERNETES), Some(RotationPhase::Prepared));
     let _ = reach(&mut world, KUBERNETES, RotationPhase::Completed);
 }
 
 #[test]
 fn an_authority_that_a_worker_lacks_is_not_used() {
-    let mut world = settled();
-    request(&mut world, KUBERNETES, false);
-    reach_workers(&mut world);
-    assert_eq!(phase(&world, KUBERNETES), Some(RotationPhase::Announcing));
+    let mut world = behind();
     assert!(is_found(&mut world, KUBERNETES, &calm(MEMBERS), |values| {
         if values.contains_key("next.crt") {
             activate(values);
@@ -442,18 +436,23 @@ fn an_authority_that_a_worker_lacks_is_not_used() {
     }));
 }
 
-/// Passes until only the workers are waited for, which are away meanwhile.
-fn reach_workers(world: &mut World) {
+/// A rotation in which only the workers lack the next authority.
+fn behind() -> World {
+    let mut world = settled();
+    request(&mut world, KUBERNETES, false);
+    // The workers are away until everything else has both.
     for worker in &mut world.workers {
         worker.is_ready = false;
     }
     let are_waited_for = |text: &String| text.starts_with("workers w1, w2 to return");
-    let is_reached = (0..60).any(|_| waits(world).iter().any(are_waited_for));
-    assert!(is_reached, "{:?}", waits(world));
+    let is_reached = (0..60).any(|_| waits(&mut world).iter().any(are_waited_for));
+    assert!(is_reached, "{:?}", waits(&mut world));
+    assert_eq!(phase(&world, KUBERNETES), Some(RotationPhase::Announcing));
     for worker in &mut world.workers {
         worker.is_ready = true;
         worker.trusted = Some("only the first generation".to_owned());
     }
+    world
 }
 
 proptest! {

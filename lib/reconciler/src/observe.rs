@@ -15,8 +15,8 @@ use keelway_api::{
     shared::Map,
 };
 use keelway_planner::{
-    ComponentHealth, HealthWitness, ObservedCertificates, PassObservation, Probe, RestorableSnapshot, SecretRewrite,
-    StoreObservation, WorkerTrust, follows_workers, has_store, needs_store, probes, rewrites_secrets,
+    ComponentHealth, HealthWitness, ObservedCertificates, PassObservation, Probe, RestorableSnapshot, StoreObservation,
+    follows_workers, has_store, needs_store, probes, rewrites_secrets,
 };
 use tokio::time::timeout;
 
@@ -92,7 +92,10 @@ async fn ask(
         .partition(|id| api_server(documents, &probes, id).is_none_or(|probe| ready(documents, probe)));
     let bindings = join_all(asked.into_iter().map(|id| bindings(components, documents, id)));
     let stores = stores(components, documents, &probes, selected);
-    let rotations = future::join(rewrites(components, documents), workers(components, documents));
+    let rotations = future::join(
+        ask_each(documents, rewrites_secrets, |id| components.rewritten(documents, id)),
+        ask_each(documents, follows_workers, |id| components.worker_trust(documents, id)),
+    );
     let stores = future::join3(stores, restores(components, documents), rotations);
     let (seen, health, bindings, (stores, restores, rotations)) = join4(seen, health, bindings, stores).await;
     let (rewrites, workers) = rotations;
@@ -151,26 +154,18 @@ async fn restores(
     join_all(each).await.into_iter().collect()
 }
 
-/// Reads which Secrets were written again, while the encryption key of their cluster is rotated.
-async fn rewrites(
-    components: &dyn Components,
-    documents: &Documents,
-) -> BTreeMap<ClusterId, ObservedValue<SecretRewrite>> {
-    let rotated = documents.clusters.values().filter(|cluster| rewrites_secrets(cluster));
-    let each = rotated.filter_map(|cluster| cluster.id());
-    let each = each.map(|id| async { (id.clone(), components.rewritten(documents, id).await) });
-    join_all(each).await.into_iter().collect()
-}
-
-/// Reads what workers trust, while the authority that signs their certificates is rotated.
-async fn workers(
-    components: &dyn Components,
-    documents: &Documents,
-) -> BTreeMap<ClusterId, ObservedValue<Vec<WorkerTrust>>> {
-    let rotated = documents.clusters.values().filter(|cluster| follows_workers(cluster));
-    let each = rotated.filter_map(|cluster| cluster.id());
-    let each = each.map(|id| async { (id.clone(), components.worker_trust(documents, id).await) });
-    join_all(each).await.into_iter().collect()
+/// Asks the clusters that have something to report.
+async fn ask_each<'a, T, F: Future<Output = T>>(
+    documents: &'a Documents,
+    is_asked: impl Fn(&Cluster) -> bool,
+    ask: impl Fn(&'a ClusterId) -> F,
+) -> BTreeMap<ClusterId, T> {
+    let asked = documents.clusters.values().filter(|cluster| is_asked(cluster)).filter_map(|cluster| cluster.id());
+    let answers = asked.map(|id| {
+        let answer = ask(id);
+        async { (id.clone(), answer.await) }
+    });
+    join_all(answers).await.into_iter().collect()
 }
 
 /// Returns the health checks of a cluster's etcd members.

@@ -13,7 +13,7 @@ use keelway_tls::https::{GetError, HttpsConnection};
 use rustls::{CertificateError, ClientConfig, Error as TlsError};
 use tokio::{net::TcpStream, time::timeout};
 
-use crate::authority::SERVER_NAME;
+use crate::authority::{SERVER_NAME, handshake_error};
 
 /// How long the response to a health check may take.
 const CHECK: Duration = Duration::from_secs(2);
@@ -41,8 +41,7 @@ pub(super) enum CheckError {
 impl CheckError {
     /// The connection could not be opened.
     fn of_handshake(error: GetError) -> Self {
-        let GetError::Connect(source) = &error else { return Self::Ask(error) };
-        match source.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) {
+        match handshake_error(&error) {
             Some(TlsError::InvalidCertificate(CertificateError::UnknownIssuer)) => Self::UnknownAuthority,
             Some(_) | None => Self::Ask(error),
         }

@@ -2,6 +2,7 @@
 
 use super::FaultCollector;
 use crate::cluster::{CertificatesSpec, ClusterSpec, NetworkSpec, VpnSpec};
+use crate::duration::Span;
 
 /// A field that a fleet does not have.
 pub(crate) struct FieldWithoutFleet {
@@ -86,10 +87,7 @@ pub(crate) const FIELDS_WITHOUT_FLEET: [FieldWithoutFleet; 11] = [
     FieldWithoutFleet {
         path: "certificates.workerGrace",
         is_set: |spec| spec.certificates.worker_grace != CertificatesSpec::default().worker_grace,
-        is_set_expression: || {
-            let (field, default) = ("self.certificates.workerGrace", CertificatesSpec::default().worker_grace);
-            format!("has({field}) && {field} != '{default}'")
-        },
+        is_set_expression: || differs_from_span("certificates.workerGrace", CertificatesSpec::default().worker_grace),
         problem: NO_WORKERS,
         help: REMOVE,
     },
@@ -97,9 +95,7 @@ pub(crate) const FIELDS_WITHOUT_FLEET: [FieldWithoutFleet; 11] = [
         path: "certificates.rotationDeadline",
         is_set: |spec| spec.certificates.rotation_deadline != CertificatesSpec::default().rotation_deadline,
         is_set_expression: || {
-            let field = "self.certificates.rotationDeadline";
-            let default = CertificatesSpec::default().rotation_deadline;
-            format!("has({field}) && {field} != '{default}'")
+            differs_from_span("certificates.rotationDeadline", CertificatesSpec::default().rotation_deadline)
         },
         problem: NO_WORKERS,
         help: REMOVE,
@@ -116,6 +112,10 @@ pub(crate) const FIELDS_WITHOUT_FLEET: [FieldWithoutFleet; 11] = [
 fn differs_from_list(path: &str, default: &[String]) -> String {
     let default = default.iter().map(|text| format!("'{text}'")).collect::<Vec<_>>().join(", ");
     format!("self.{path} != [{default}]")
+}
+
+fn differs_from_span(path: &str, default: Span) -> String {
+    format!("has(self.{path}) && self.{path} != '{default}'")
 }
 
 fn is_above_zero(path: &str) -> String {

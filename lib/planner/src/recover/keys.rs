@@ -108,12 +108,11 @@ fn held_key(secret: &str, HeldPod { name, pod, .. }: &HeldPod) -> Option<HeldKey
 }
 
 /// The authorities of API servers, users and workers that a pod trusts.
-pub(super) fn kubernetes_authorities<'a>(HeldPod { name, pod, .. }: &HeldPod<'a>) -> Option<&'a [u8]> {
-    let (role, _) = role_of(&name.component)?;
-    if role == Role::Etcd {
-        return None;
+pub(super) fn kubernetes_authorities(held: &HeldPod) -> Option<Vec<u8>> {
+    match held_key(KUBERNETES, held)? {
+        HeldKey::Authority(bundle) => Some(bundle),
+        HeldKey::Key(_) | HeldKey::Signer { .. } => None,
     }
-    file(pod, "ca.crt").map(|file| file.content.as_slice())
 }
 
 /// The key with which an API server encrypts new values.

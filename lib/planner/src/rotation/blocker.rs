@@ -62,7 +62,7 @@ pub enum RotationBlocker {
     SilentWorkers(Vec<String>),
     /// Workers that have not confirmed are not ready.
     #[error(
-        "{} to return, at the latest until {}: start them, or delete their Nodes. A worker that returns later has to join again with a token",
+        "{} to return before {}: start them, or delete their Nodes. A worker that returns later has to join again with a token",
         workers(.names), .until.0
     )]
     AbsentWorkers {
@@ -110,7 +110,7 @@ fn task_of(phase: RotationPhase) -> &'static str {
     match phase {
         RotationPhase::Announcing => "trust the next kubernetes authority",
         RotationPhase::Activating | RotationPhase::Reencrypting | RotationPhase::Prepared => {
-            "use certificates of the new kubernetes authority"
+            "get certificates from the new kubernetes authority"
         }
         RotationPhase::Retiring | RotationPhase::Completed => "stop trusting the previous kubernetes authority",
     }
