@@ -14,6 +14,7 @@ use crate::{
 };
 
 /// `kubectl` with a kubeconfig.
+#[derive(Clone)]
 pub struct Kubectl {
     kubeconfig: PathBuf,
     /// The context. If it is `None`, the current context of the kubeconfig applies.

@@ -89,6 +89,11 @@ impl TestMachine {
         socket(&self.document)
     }
 
+    /// Imports an image archive into the runtime.
+    pub fn import(&self, archive: &Path) {
+        import(&self.socket(), archive);
+    }
+
     /// Returns the process behind the CRI socket.
     pub fn pid(&self) -> u32 {
         peer(&self.socket())
@@ -325,6 +330,13 @@ pub fn peer(socket: &Path) -> u32 {
 pub fn find<'a>(machines: &'a [TestMachine], component: &str) -> (&'a TestMachine, RunningComponent) {
     let found = machines.iter().find_map(|machine| Some((machine, machine.running().remove(component)?)));
     found.unwrap_or_else(|| panic!("{component} runs nowhere"))
+}
+
+/// Imports an image archive into the runtime behind a socket.
+pub(crate) fn import(socket: &Path, archive: &Path) {
+    let mut import = Command::new(cache().unwrap().join("bin/ctr"));
+    import.arg("--address").arg(socket).args(["--namespace", "k8s.io", "images", "import"]).arg(archive);
+    let _ = run(&mut import, &[], deadline::SETTLE).succeeded();
 }
 
 /// Formats a duration in milliseconds.

@@ -3,18 +3,16 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
     sync::Mutex,
     thread,
 };
 
 use keelway_api::{Cluster, Component, Documents, cluster::ClusterSpec, role::Role};
-use keelway_cri::testing::cache;
 use keelway_node::{Layout, STATE};
 use serde_json::Value;
 
 use crate::{
-    FinishedCommand, Keelway, Kubectl, ReachMode, TestFleet, TestMachine, command, deadline, machine, program_directory,
+    FinishedCommand, Keelway, Kubectl, ReachMode, TestFleet, TestMachine, deadline, machine, program_directory,
 };
 
 /// The test container.
@@ -255,9 +253,7 @@ impl TestWorker<'_> {
 
     /// Imports an image archive into the runtime of the worker.
     pub fn import(&self, archive: &Path) {
-        let mut import = Command::new(cache().unwrap().join("bin/ctr"));
-        import.arg("--address").arg(self.socket()).args(["--namespace", "k8s.io", "images", "import"]).arg(archive);
-        let _ = command::run(&mut import, &[], deadline::SETTLE).succeeded();
+        machine::import(&self.socket(), archive);
     }
 
     /// Returns the socket of the runtime.

@@ -18,21 +18,21 @@ use crate::table::{GoBuild, ImageDefinition, Product, ProductSet, ProgramOrigin}
 /// Returns the arguments that make a program print its version, and a part of the expected output.
 fn question(origin: ProgramOrigin) -> (&'static [&'static str], String) {
     match origin {
-        ProgramOrigin::Go(GoBuild::Kubernetes, "kubectl") => {
+        ProgramOrigin::Go(GoBuild::Kubernetes(_), "kubectl") => {
             (&["version", "--client"], format!("Client Version: v{}\n", version(origin)))
         }
         // agnhost does not know its own version.
-        ProgramOrigin::Go(GoBuild::Kubernetes, "agnhost") => (&["--version"], "app version ".to_owned()),
-        ProgramOrigin::Go(GoBuild::Kubernetes, _) => (&["--version"], format!("Kubernetes v{}\n", version(origin))),
-        ProgramOrigin::Go(GoBuild::Etcd, "etcd") => (&["--version"], format!("etcd Version: {}\n", version(origin))),
-        ProgramOrigin::Go(GoBuild::Etcd, name) => (&["version"], format!("{name} version: {}\n", version(origin))),
+        ProgramOrigin::Go(GoBuild::Kubernetes(_), "agnhost") => (&["--version"], "app version ".to_owned()),
+        ProgramOrigin::Go(GoBuild::Kubernetes(_), _) => (&["--version"], format!("Kubernetes v{}\n", version(origin))),
+        ProgramOrigin::Go(GoBuild::Etcd(_), "etcd") => (&["--version"], format!("etcd Version: {}\n", version(origin))),
+        ProgramOrigin::Go(GoBuild::Etcd(_), name) => (&["version"], format!("{name} version: {}\n", version(origin))),
         ProgramOrigin::Go(GoBuild::Containerd, "containerd-shim-runc-v2") => {
             (&["-v"], format!("Version:  v{}\n", version(origin)))
         }
         ProgramOrigin::Go(GoBuild::Containerd, _) => (&["--version"], format!(" v{}", version(origin))),
         // wireguard-go prints the last version that was tagged.
         ProgramOrigin::Go(GoBuild::Wireguard, _) => (&["--version"], "wireguard-go v0.0.".to_owned()),
-        ProgramOrigin::Go(GoBuild::CoreDns, _) => (&["-version"], format!("CoreDNS-{}\n", version(origin))),
+        ProgramOrigin::Go(GoBuild::CoreDns(_), _) => (&["-version"], format!("CoreDNS-{}\n", version(origin))),
         ProgramOrigin::Go(GoBuild::Distribution, _) => (&["--version"], format!(" v{}\n", version(origin))),
         ProgramOrigin::Go(GoBuild::MetricsServer, _) => (&["--version"], format!("v{}\n", version(origin))),
         ProgramOrigin::Go(GoBuild::CniPlugins, name) => (&[], format!("CNI {name} plugin v{}\n", version(origin))),

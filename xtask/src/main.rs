@@ -34,7 +34,7 @@ mod table;
 mod test;
 
 const USAGE: &str = "\
-usage: cargo xtask images [--missing] [--own | --others] [--no-tests | --conformance] [--only NAME,..] [--list] [--pull] [--plain]
+usage: cargo xtask images [--missing] [--own | --others] [--no-tests | --conformance | --earlier-minors] [--only NAME,..] [--list] [--pull] [--plain]
        cargo xtask agent
        cargo xtask deb
        cargo xtask docs
@@ -55,6 +55,8 @@ images builds container images and programs in the cache: $KEELWAY_CACHE, or kee
   --others       only other images and programs; without --own and --others, the workspace is built first
   --no-tests     omit what only tests use: helm, crictl, ..
   --conformance  instead of all others, the programs and images of Kubernetes' conformance tests
+  --earlier-minors
+                 instead of all others, the images of the supported minor versions of Kubernetes before the newest
   --only NAME,.. only these products: etcd, kubectl, ..
   --list         list the products and whether they exist, and build nothing
   --pull         for machines that pull images: build only the programs that are not in PATH
@@ -168,6 +170,7 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options
             "--others" => options.part = ProductScope::Others,
             "--no-tests" => options.no_tests = true,
             "--conformance" => options.set = ProductSet::Conformance,
+            "--earlier-minors" => options.set = ProductSet::EarlierMinors,
             "--plain" => options.plain = true,
             "--only" => match arguments.next() {
                 Some(names) => options.only.extend(names.split(',').map(str::to_owned)),

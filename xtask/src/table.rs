@@ -6,9 +6,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::release::{self, Release};
+use crate::release::{self, MinorRelease, Release};
 
 mod conformance;
+mod earlier;
 
 /// The runtime of local hypervisors. The containerd of Debian 12 is too old for the kubelets of 1.36 and later.
 const CONTAINERD: &str = "2.4.2";
@@ -45,6 +46,8 @@ pub(crate) enum ProductSet {
     Standard,
     /// What Kubernetes' conformance tests run. Only `make conformance` makes them.
     Conformance,
+    /// The images of the other supported minor versions of Kubernetes. Only `make soak` makes them.
+    EarlierMinors,
 }
 
 /// A container image of one layer.
@@ -96,11 +99,11 @@ pub(crate) enum ProgramOrigin {
 /// Programs that are built together from modules of one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum GoBuild {
-    Kubernetes,
-    Etcd,
+    Kubernetes(&'static MinorRelease),
+    Etcd(&'static MinorRelease),
     Containerd,
     Wireguard,
-    CoreDns,
+    CoreDns(&'static MinorRelease),
     MetricsServer,
     CniPlugins,
     Distribution,
@@ -114,11 +117,12 @@ impl GoBuild {
     /// Returns the version without a leading `v`.
     pub(crate) fn version(self) -> &'static str {
         match self {
-            Self::Kubernetes | Self::Conformance => release().row.tested,
-            Self::Etcd => etcd_version(release()),
+            Self::Kubernetes(row) => row.tested,
+            Self::Conformance => release().row.tested,
+            Self::Etcd(row) => etcd_version(row),
             Self::Containerd => CONTAINERD,
             Self::Wireguard => WIREGUARD,
-            Self::CoreDns => without_v(release().row.coredns),
+            Self::CoreDns(row) => without_v(row.coredns),
             Self::MetricsServer => without_v(release::METRICS_SERVER),
             Self::CniPlugins => CNI_PLUGINS,
             Self::Distribution => DISTRIBUTION,
@@ -131,11 +135,11 @@ impl GoBuild {
     /// Returns the modules to require, all at [`Self::version`].
     pub(crate) fn modules(self) -> &'static [&'static str] {
         match self {
-            Self::Kubernetes | Self::Conformance => &["k8s.io/kubernetes"],
-            Self::Etcd => &["go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdutl/v3"],
+            Self::Kubernetes(_) | Self::Conformance => &["k8s.io/kubernetes"],
+            Self::Etcd(_) => &["go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdutl/v3"],
             Self::Containerd => &["github.com/containerd/containerd/v2"],
             Self::Wireguard => &["golang.zx2c4.com/wireguard"],
-            Self::CoreDns => &["github.com/coredns/coredns"],
+            Self::CoreDns(_) => &["github.com/coredns/coredns"],
             Self::MetricsServer => &["sigs.k8s.io/metrics-server"],
             Self::CniPlugins => &["github.com/containernetworking/plugins"],
             Self::Distribution => &["github.com/distribution/distribution/v3"],
@@ -149,11 +153,13 @@ impl GoBuild {
     /// 1.37.0, `k8s.io/api` is 0.37.0.
     pub(crate) fn staging_version(self) -> Option<String> {
         match self {
-            Self::Kubernetes | Self::Conformance => self.version().strip_prefix("1.").map(|rest| format!("v0.{rest}")),
-            Self::Etcd
+            Self::Kubernetes(_) | Self::Conformance => {
+                self.version().strip_prefix("1.").map(|rest| format!("v0.{rest}"))
+            }
+            Self::Etcd(_)
             | Self::Containerd
             | Self::Wireguard
-            | Self::CoreDns
+            | Self::CoreDns(_)
             | Self::MetricsServer
             | Self::CniPlugins
             | Self::Distribution
@@ -167,13 +173,13 @@ impl GoBuild {
     pub(crate) fn package(self, program: &str) -> String {
         match self {
             Self::Conformance => conformance::package(program).to_owned(),
-            Self::Kubernetes if program == "agnhost" => "k8s.io/kubernetes/test/images/agnhost".to_owned(),
-            Self::Kubernetes => format!("k8s.io/kubernetes/cmd/{program}"),
-            Self::Etcd if program == "etcd" => "go.etcd.io/etcd/server/v3".to_owned(),
-            Self::Etcd => format!("go.etcd.io/etcd/{program}/v3"),
+            Self::Kubernetes(_) if program == "agnhost" => "k8s.io/kubernetes/test/images/agnhost".to_owned(),
+            Self::Kubernetes(_) => format!("k8s.io/kubernetes/cmd/{program}"),
+            Self::Etcd(_) if program == "etcd" => "go.etcd.io/etcd/server/v3".to_owned(),
+            Self::Etcd(_) => format!("go.etcd.io/etcd/{program}/v3"),
             Self::Containerd => format!("github.com/containerd/containerd/v2/cmd/{program}"),
             Self::Wireguard => "golang.zx2c4.com/wireguard".to_owned(),
-            Self::CoreDns => "github.com/coredns/coredns".to_owned(),
+            Self::CoreDns(_) => "github.com/coredns/coredns".to_owned(),
             Self::MetricsServer => "sigs.k8s.io/metrics-server/cmd/metrics-server".to_owned(),
             Self::Distribution => format!("github.com/distribution/distribution/v3/cmd/{program}"),
             Self::CriTools => format!("sigs.k8s.io/cri-tools/cmd/{program}"),
@@ -188,7 +194,7 @@ impl GoBuild {
     /// Returns the file name that `go build` chooses for a program: the last element of its package path without a major version.
     pub(crate) fn built_name(self, program: &'static str) -> &'static str {
         match (self, program) {
-            (Self::Etcd, "etcd") => "server",
+            (Self::Etcd(_), "etcd") => "server",
             (Self::Wireguard, _) => "wireguard",
             (Self::Conformance, "nnp") => "nonewprivs",
             _ => program,
@@ -199,7 +205,7 @@ impl GoBuild {
     pub(crate) fn ldflags(self) -> String {
         let version = self.version();
         match self {
-            Self::Kubernetes | Self::Conformance => {
+            Self::Kubernetes(_) | Self::Conformance => {
                 let minor = version.split('.').nth(1).unwrap_or_default();
                 let package = "k8s.io/component-base/version";
                 format!(
@@ -207,7 +213,7 @@ impl GoBuild {
                      -X {package}.gitTreeState=clean -X k8s.io/client-go/pkg/version.gitVersion=v{version}"
                 )
             }
-            Self::Etcd | Self::Wireguard | Self::CoreDns => "-s -w".to_owned(),
+            Self::Etcd(_) | Self::Wireguard | Self::CoreDns(_) => "-s -w".to_owned(),
             Self::Versitygw => format!("-s -w -X main.Version=v{version}"),
             Self::MetricsServer => format!("-s -w -X k8s.io/client-go/pkg/version.gitVersion=v{version}"),
             Self::CniPlugins => {
@@ -231,11 +237,11 @@ impl GoBuild {
 impl fmt::Display for GoBuild {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
-            Self::Kubernetes => "kubernetes",
-            Self::Etcd => "etcd",
+            Self::Kubernetes(_) => "kubernetes",
+            Self::Etcd(_) => "etcd",
             Self::Containerd => "containerd",
             Self::Wireguard => "wireguard-go",
-            Self::CoreDns => "coredns",
+            Self::CoreDns(_) => "coredns",
             Self::MetricsServer => "metrics-server",
             Self::CniPlugins => "cni-plugins",
             Self::Distribution => "distribution",
@@ -314,6 +320,7 @@ impl ProductSet {
         match self {
             Self::Standard => "images",
             Self::Conformance => "conformance",
+            Self::EarlierMinors => "earlier-minors",
         }
     }
 
@@ -321,6 +328,7 @@ impl ProductSet {
         match self {
             Self::Standard => products(),
             Self::Conformance => conformance::products(),
+            Self::EarlierMinors => earlier::products(),
         }
     }
 }
@@ -338,14 +346,14 @@ pub(crate) fn archive_name(reference: &str) -> String {
     format!("{}.tar", reference.replace(['/', ':'], "_"))
 }
 
-/// Returns the release whose images are built. The other releases are only rows of the table until something runs them.
+/// Returns the release whose images the standard set has. [`ProductSet::EarlierMinors`] has those of the others.
 fn release() -> Release {
     release::newest()
 }
 
 /// Returns the version of etcd: the tag of its image without the build number of the image.
-fn etcd_version(release: Release) -> &'static str {
-    release.row.etcd.split_once('-').map_or(release.row.etcd, |(version, _)| version)
+fn etcd_version(row: &'static MinorRelease) -> &'static str {
+    row.etcd.split_once('-').map_or(row.etcd, |(version, _)| version)
 }
 
 fn without_v(version: &'static str) -> &'static str {
@@ -362,51 +370,61 @@ fn plugin_kind(plugin: &str) -> &'static str {
 }
 
 fn products() -> Vec<Product> {
-    let programs = PROGRAMS.iter().copied().map(Product::Program);
+    let programs = programs().into_iter().map(Product::Program);
     programs.chain(images().into_iter().map(Product::Image)).collect()
 }
 
-const PROGRAMS: [ProgramOrigin; 12] = [
-    ProgramOrigin::Go(GoBuild::Kubernetes, "kubectl"),
-    ProgramOrigin::Go(GoBuild::Kubernetes, "kubelet"),
-    ProgramOrigin::Go(GoBuild::Etcd, "etcdctl"),
-    ProgramOrigin::Go(GoBuild::Etcd, "etcdutl"),
-    ProgramOrigin::Go(GoBuild::Containerd, "containerd"),
-    ProgramOrigin::Go(GoBuild::Containerd, "containerd-shim-runc-v2"),
-    ProgramOrigin::Go(GoBuild::Containerd, "ctr"),
-    ProgramOrigin::Go(GoBuild::Wireguard, "wireguard-go"),
-    ProgramOrigin::Go(GoBuild::Distribution, "registry"),
-    ProgramOrigin::Go(GoBuild::CriTools, "crictl"),
-    ProgramOrigin::Go(GoBuild::Helm, "helm"),
-    ProgramOrigin::Go(GoBuild::Versitygw, "versitygw"),
-];
+fn programs() -> [ProgramOrigin; 12] {
+    let Release { row, .. } = release();
+    [
+        ProgramOrigin::Go(GoBuild::Kubernetes(row), "kubectl"),
+        ProgramOrigin::Go(GoBuild::Kubernetes(row), "kubelet"),
+        ProgramOrigin::Go(GoBuild::Etcd(row), "etcdctl"),
+        ProgramOrigin::Go(GoBuild::Etcd(row), "etcdutl"),
+        ProgramOrigin::Go(GoBuild::Containerd, "containerd"),
+        ProgramOrigin::Go(GoBuild::Containerd, "containerd-shim-runc-v2"),
+        ProgramOrigin::Go(GoBuild::Containerd, "ctr"),
+        ProgramOrigin::Go(GoBuild::Wireguard, "wireguard-go"),
+        ProgramOrigin::Go(GoBuild::Distribution, "registry"),
+        ProgramOrigin::Go(GoBuild::CriTools, "crictl"),
+        ProgramOrigin::Go(GoBuild::Helm, "helm"),
+        ProgramOrigin::Go(GoBuild::Versitygw, "versitygw"),
+    ]
+}
 
 fn images() -> Vec<ImageDefinition> {
-    vec![
-        pause(),
+    let others = [
         haproxy(),
-        etcd(),
-        kubernetes("kube-apiserver", "/usr/local/bin/kube-apiserver"),
-        kubernetes("kube-controller-manager", "/usr/local/bin/kube-controller-manager"),
-        kubernetes("kube-scheduler", "/usr/local/bin/kube-scheduler"),
-        kube_proxy(),
-        node(),
-        add_on(release().coredns_image(None), "/coredns", GoBuild::CoreDns),
         add_on(release::metrics_server_image(None), "/metrics-server", GoBuild::MetricsServer),
-        kubernetes("kubectl", "/bin/kubectl"),
+        kubernetes(release(), "kubectl", "/bin/kubectl"),
         agnhost(),
         cluster_controller(),
         fleet_controller(),
         fleet_agent(),
         hypervisor_agent(),
         manager(),
+    ];
+    images_of(release()).into_iter().chain(others).collect()
+}
+
+/// Returns the images that belong to one release of Kubernetes.
+fn images_of(release: Release) -> [ImageDefinition; 8] {
+    [
+        pause(release),
+        etcd(release),
+        kubernetes(release, "kube-apiserver", "/usr/local/bin/kube-apiserver"),
+        kubernetes(release, "kube-controller-manager", "/usr/local/bin/kube-controller-manager"),
+        kubernetes(release, "kube-scheduler", "/usr/local/bin/kube-scheduler"),
+        kube_proxy(release),
+        node(release),
+        add_on(release.coredns_image(None), "/coredns", GoBuild::CoreDns(release.row)),
     ]
 }
 
-fn pause() -> ImageDefinition {
-    let origin = ProgramOrigin::C { name: "pause", source: include_str!("pause.c"), version: release().row.pause };
+fn pause(release: Release) -> ImageDefinition {
+    let origin = ProgramOrigin::C { name: "pause", source: include_str!("pause.c"), version: release.row.pause };
     ImageDefinition {
-        reference: release().pause_image(None),
+        reference: release.pause_image(None),
         files: vec![ImageFile { at: "/pause", origin }],
         entrypoint: vec!["/pause"],
         command: vec![],
@@ -460,10 +478,10 @@ fn own(reference: String, at: &'static str) -> ImageDefinition {
     }
 }
 
-fn etcd() -> ImageDefinition {
-    let file = |name, at| ImageFile { at, origin: ProgramOrigin::Go(GoBuild::Etcd, name) };
+fn etcd(release: Release) -> ImageDefinition {
+    let file = |name, at| ImageFile { at, origin: ProgramOrigin::Go(GoBuild::Etcd(release.row), name) };
     ImageDefinition {
-        reference: release().etcd_image(None),
+        reference: release.etcd_image(None),
         files: vec![
             file("etcd", "/usr/local/bin/etcd"),
             file("etcdctl", "/usr/local/bin/etcdctl"),
@@ -475,10 +493,10 @@ fn etcd() -> ImageDefinition {
     }
 }
 
-fn kubernetes(name: &'static str, at: &'static str) -> ImageDefinition {
+fn kubernetes(release: Release, name: &'static str, at: &'static str) -> ImageDefinition {
     ImageDefinition {
-        reference: release().kubernetes_image(name, None),
-        files: vec![ImageFile { at, origin: ProgramOrigin::Go(GoBuild::Kubernetes, name) }],
+        reference: release.kubernetes_image(name, None),
+        files: vec![ImageFile { at, origin: ProgramOrigin::Go(GoBuild::Kubernetes(release.row), name) }],
         entrypoint: vec![at],
         command: vec![],
         ..ImageDefinition::default()
@@ -490,21 +508,22 @@ fn kubernetes(name: &'static str, at: &'static str) -> ImageDefinition {
 const PROTOCOLS: &str = "tcp 6 TCP\nudp 17 UDP\nsctp 132 SCTP\n";
 
 /// kube-proxy in nftables mode runs `nft`, any version since 1.0.1.
-fn kube_proxy() -> ImageDefinition {
+fn kube_proxy(release: Release) -> ImageDefinition {
     let nft = ProgramOrigin::Debian { package: "nftables", path: "/usr/sbin/nft", version: None };
-    let mut image = kubernetes("kube-proxy", "/usr/local/bin/kube-proxy");
+    let mut image = kubernetes(release, "kube-proxy", "/usr/local/bin/kube-proxy");
     image.files.push(ImageFile { at: "/usr/sbin/nft", origin: nft });
     image.texts.push(("/etc/protocols", PROTOCOLS));
     image
 }
 
 /// Returns the image from which a worker copies files: kubelet, and the plugins for its pod network and for other ones. No container runs from it.
-fn node() -> ImageDefinition {
+fn node(release: Release) -> ImageDefinition {
+    let kubelet = ProgramOrigin::Go(GoBuild::Kubernetes(release.row), "kubelet");
     let plugin = |name, at| ImageFile { at, origin: ProgramOrigin::Go(GoBuild::CniPlugins, name) };
     ImageDefinition {
-        reference: release().node_image(None),
+        reference: release.node_image(None),
         files: vec![
-            ImageFile { at: "/usr/local/bin/kubelet", origin: ProgramOrigin::Go(GoBuild::Kubernetes, "kubelet") },
+            ImageFile { at: "/usr/local/bin/kubelet", origin: kubelet },
             plugin("bandwidth", "/opt/cni/bin/bandwidth"),
             plugin("bridge", "/opt/cni/bin/bridge"),
             plugin("firewall", "/opt/cni/bin/firewall"),
@@ -539,7 +558,7 @@ fn agnhost() -> ImageDefinition {
     ImageDefinition {
         reference: format!("registry.k8s.io/e2e-test-images/agnhost:{AGNHOST}"),
         files: vec![
-            ImageFile { at: "/agnhost", origin: ProgramOrigin::Go(GoBuild::Kubernetes, "agnhost") },
+            ImageFile { at: "/agnhost", origin: ProgramOrigin::Go(GoBuild::Kubernetes(release().row), "agnhost") },
             debian("bash", "/bin/bash", "/bin/bash"),
             debian("bash", "/bin/bash", "/bin/sh"),
             debian("coreutils", "/bin/cat", "/bin/cat"),
@@ -557,7 +576,7 @@ fn agnhost() -> ImageDefinition {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{GoBuild, Product, ProductSet, archive_name};
+    use super::{GoBuild, Product, ProductSet, archive_name, release};
 
     #[test]
     fn an_archive_is_named_after_its_image() {
@@ -573,7 +592,7 @@ mod tests {
 
     #[test]
     fn each_product_has_a_path_of_its_own() {
-        let sets = [ProductSet::Standard, ProductSet::Conformance];
+        let sets = [ProductSet::Standard, ProductSet::Conformance, ProductSet::EarlierMinors];
         let products: Vec<Product> = sets.into_iter().flat_map(ProductSet::products).collect();
         let paths: BTreeSet<String> = products.iter().map(Product::path).collect();
         assert_eq!(paths.len(), products.len());
@@ -581,6 +600,6 @@ mod tests {
 
     #[test]
     fn staging_modules_follow_the_release() {
-        assert_eq!(GoBuild::Kubernetes.staging_version().as_deref(), Some("v0.37.0"));
+        assert_eq!(GoBuild::Kubernetes(release().row).staging_version().as_deref(), Some("v0.37.0"));
     }
 }

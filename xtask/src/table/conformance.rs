@@ -3,7 +3,7 @@
 //! The images have the names under which the tests use them (`test/utils/image/manifest.go`). They are made from Debian packages and from the module of
 //! the release, not from Alpine as the public images are, so only what the tests call is in them.
 
-use super::{AGNHOST, GoBuild, ImageDefinition, ImageFile, Product, ProductSet, ProgramOrigin};
+use super::{AGNHOST, GoBuild, ImageDefinition, ImageFile, Product, ProductSet, ProgramOrigin, release};
 
 /// Where the tests find their images.
 const REGISTRY: &str = "registry.k8s.io/e2e-test-images";
@@ -128,11 +128,12 @@ fn busybox() -> ImageDefinition {
 }
 
 fn agnhost(version: &str) -> ImageDefinition {
-    let module = |path, at| ImageFile { at, origin: ProgramOrigin::ModuleFile(GoBuild::Kubernetes, path) };
+    let module =
+        |path, at| ImageFile { at, origin: ProgramOrigin::ModuleFile(GoBuild::Kubernetes(release().row), path) };
     let mut files = tools();
     files.extend([
-        ImageFile { at: "/agnhost", origin: ProgramOrigin::Go(GoBuild::Kubernetes, "agnhost") },
-        ImageFile { at: "/coredns", origin: ProgramOrigin::Go(GoBuild::CoreDns, "coredns") },
+        ImageFile { at: "/agnhost", origin: ProgramOrigin::Go(GoBuild::Kubernetes(release().row), "agnhost") },
+        ImageFile { at: "/coredns", origin: ProgramOrigin::Go(GoBuild::CoreDns(release().row), "coredns") },
         module("test/images/agnhost/porter/localhost.crt", "/localhost.crt"),
         module("test/images/agnhost/porter/localhost.key", "/localhost.key"),
         debian("iproute2", "/bin/ss", "/usr/bin/ss"),
@@ -158,8 +159,8 @@ fn picture(name: &str, at: &'static str, path: &'static str, data: &'static str)
         ..image(
             &format!("{name}:1.8"),
             vec![
-                ImageFile { at: "/agnhost", origin: ProgramOrigin::Go(GoBuild::Kubernetes, "agnhost") },
-                ImageFile { at, origin: ProgramOrigin::ModuleFile(GoBuild::Kubernetes, path) },
+                ImageFile { at: "/agnhost", origin: ProgramOrigin::Go(GoBuild::Kubernetes(release().row), "agnhost") },
+                ImageFile { at, origin: ProgramOrigin::ModuleFile(GoBuild::Kubernetes(release().row), path) },
             ],
         )
     }

@@ -1,0 +1,96 @@
+//! The commands that a user gives, and what has to run afterwards.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use keelway_api::{release::Release, role::Role};
+use keelway_e2e::{
+    deadline,
+    machine::millis,
+    worker_fleet::{TestCluster, WorkerFleet},
+};
+
+use crate::archives::OF_KUBERNETES;
+
+/// For all minor versions on the way.
+const UPGRADE: Duration = Duration::from_secs(1200);
+
+pub(crate) fn upgrade(worker_fleet: &WorkerFleet, to: Release) {
+    worker_fleet.write(&["cluster", "upgrade", "--name", "c1", "--to", &to.to_string()]);
+    let plan = worker_fleet.keelway(&["plan"]).succeeded().text().to_owned();
+    println!("{plan}");
+    let started = Instant::now();
+    // A pass ends after five minutes, and the next one continues.
+    deadline::until("the cluster is upgraded", UPGRADE, || {
+        let reconciled = worker_fleet.keelway(&["reconcile"]);
+        let is_settled = reconciled.code() == 0;
+        worker_fleet.replace_documents(reconciled.stdout);
+        is_settled
+    });
+    println!("{}  until the cluster ran Kubernetes {to}", millis(started.elapsed()));
+}
+
+/// Every component, and the add-ons on workers, are of this release.
+pub(crate) fn runs(worker_fleet: &WorkerFleet, cluster: &TestCluster, release: Release) {
+    let documents = worker_fleet.documents();
+    let status = cluster.document(&documents).status.as_ref().unwrap();
+    assert_eq!(status.version.as_deref(), Some(release.to_string().as_str()));
+    for role in OF_KUBERNETES {
+        assert_eq!(
+            images(worker_fleet, cluster, role),
+            BTreeSet::from([release.kubernetes_image(role.row().name, None)])
+        );
+    }
+    assert_eq!(images(worker_fleet, cluster, Role::Etcd), BTreeSet::from([release.etcd_image(None)]));
+    let add_ons = [
+        ("daemonset/kube-proxy", release.kubernetes_image("kube-proxy", None)),
+        ("deployment/coredns", release.coredns_image(None)),
+    ];
+    for (add_on, image) in add_ons {
+        let path = "jsonpath={.spec.template.spec.containers[*].image}";
+        deadline::until(&format!("{add_on} is to run {image}"), deadline::KUBERNETES, || {
+            cluster.kubectl.run(&["get", add_on, "--namespace=kube-system", "--output", path]).text() == image
+        });
+        let status = ["rollout", "status", add_on, "--namespace=kube-system", "--timeout=180s"];
+        let _ = cluster.kubectl.run(&status).succeeded();
+    }
+}
+
+fn images(worker_fleet: &WorkerFleet, cluster: &TestCluster, role: Role) -> BTreeSet<String> {
+    worker_fleet.each(cluster, role, |component, machine| machine.of(component).unwrap().image).into_iter().collect()
+}
+
+/// Returns the versions of the kubelets.
+pub(crate) fn kubelets(cluster: &TestCluster) -> Vec<String> {
+    let path = "{.status.nodeInfo.kubeletVersion}";
+    cluster.workers.iter().map(|worker| cluster.value(&format!("node/{worker}"), path)).collect()
+}
+
+/// The workers upgrade their kubelets in turn: at most one is away at a time.
+pub(crate) fn upgrade_workers(worker_fleet: &WorkerFleet, cluster: &TestCluster, to: Release) {
+    let started = Instant::now();
+    worker_fleet.write(&["cluster", "upgrade", "--name", "c1", "--to", &to.to_string(), "--workers"]);
+    worker_fleet.reconcile();
+    let wanted = format!("v{to}");
+    deadline::until("all kubelets are upgraded", deadline::SETTLE, || {
+        let away = cluster.workers.iter().filter(|worker| is_away(cluster, worker)).count();
+        assert!(away <= 1, "{away} workers are away");
+        kubelets(cluster).iter().all(|version| *version == wanted)
+    });
+    println!("{}  until all kubelets ran {to}", millis(started.elapsed()));
+    cluster.are_ready();
+    for worker in cluster.workers {
+        let node = format!("node/{worker}");
+        deadline::until(&format!("{worker} is uncordoned and has no order"), deadline::KUBERNETES, || {
+            let order = cluster.value(&node, "{.metadata.annotations.keelway\\.dev/kubelet-release}");
+            order.is_empty() && !is_away(cluster, worker)
+        });
+    }
+}
+
+/// Whether no pod is scheduled on a worker.
+fn is_away(cluster: &TestCluster, worker: &str) -> bool {
+    cluster.value(&format!("node/{worker}"), "{.spec.unschedulable}") == "true"
+}
