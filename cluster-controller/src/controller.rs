@@ -15,6 +15,7 @@ mod published_authority;
 mod registry;
 mod settings;
 mod tombstones;
+mod worker_upgrades;
 
 use std::{convert::Infallible, io, net::SocketAddr, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
@@ -33,7 +34,10 @@ use kube::{
 use prometheus_client::registry::Registry;
 use tokio::{join, select};
 
-pub use self::{configuration::ControllerConfiguration, context::ControllerError, csr::NODES, objects::ObjectError};
+pub use self::{
+    configuration::ControllerConfiguration, context::ControllerError, csr::NODES, objects::ObjectError,
+    worker_upgrades::KubeletUpgrades,
+};
 use self::{
     context::ControllerContext, metrics::ControllerMetrics, object_reconciler::ObjectReconciler,
     settings::ControllerSettings,
@@ -163,6 +167,7 @@ async fn work(context: &Arc<ControllerContext>, settings: &ControllerSettings) {
         tombstones::run(Arc::clone(context)),
         network_policies::run(Arc::clone(context)),
         registry::run(Arc::clone(context)),
+        worker_upgrades::run(Arc::clone(context)),
     );
 }
 

@@ -47,6 +47,7 @@ use crate::{
     kubelet::{self, KUBELET_LOG, Kubelet, KubeletStatus},
     logs,
     network_condition::{self, NetworkCheck, NetworkState},
+    ordered_upgrade::OrderedWorker,
     peer::{self, PeerAssignment, PeerError},
     pod_probe::{self, PodProbeFacts},
     process::{self, ProcessId},
@@ -210,6 +211,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         () = daemon.check_pod_network(&runtime) => {}
         () = daemon.read_cluster() => {}
         () = daemon.keep_identity() => {}
+        () = daemon.follow_orders() => {}
         () = kubelet.supervise(first, known, assignment, daemon.facts.kubelet.clone()) => {}
         () = status::serve(questions, || daemon.status()) => {}
         () = status::serve_metrics(scrapes, || daemon.status()) => {}
@@ -591,6 +593,13 @@ impl Daemon {
             let followed = worker.step(&mut pauses, || self.client()).await;
             log_once(&mut last_reissue, "the kubelet does not follow the cluster's authorities yet", followed);
         }
+    }
+
+    /// Upgrades the kubelet when the control plane orders it.
+    async fn follow_orders(&self) {
+        let DaemonState { node, known, .. } = &self.facts;
+        let worker = OrderedWorker { layout: &self.layout, name: &self.options.name, node, known };
+        worker.follow(|| self.client()).await;
     }
 
     /// Watches one object, with the current certificate. It logs an interruption once, and the expiry of the certificate once, too.

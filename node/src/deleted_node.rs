@@ -5,7 +5,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use keelway_api::worker::WireGuardPeer;
+use keelway_api::worker::{KubeletOrder, WireGuardPeer};
 use keelway_base::error_chain::ErrorChain;
 use kube::{Api, Client, api::PostParams};
 use tokio::{
@@ -39,6 +39,16 @@ pub(crate) struct ObservedNode {
     pub(crate) kubelet_version: Option<String>,
     /// What the Node reports about the authorities. `None` until the Node was read.
     pub(crate) trust: Option<TrustReport>,
+    /// The order to upgrade its kubelet.
+    pub(crate) order: Option<KubeletOrder>,
+}
+
+impl ObservedNode {
+    /// Returns the order, unless the kubelet follows it already.
+    pub(crate) fn pending_order(&self) -> Option<&KubeletOrder> {
+        let version = self.kubelet_version.as_deref()?;
+        self.order.as_ref().filter(|order| !order.is_of(version))
+    }
 }
 
 /// What to do about an absent Node.
@@ -96,7 +106,8 @@ impl NodeKeeper<'_> {
             node.status.as_ref().and_then(|status| Some(status.node_info.as_ref()?.kubelet_version.clone()));
         self.state.send_if_modified(|state| {
             let trust = Some(TrustReport::of(node));
-            let now = ObservedNode { problem: None, kubelet_version, trust, ..state.clone() };
+            let order = KubeletOrder::of(&node.metadata);
+            let now = ObservedNode { problem: None, kubelet_version, trust, order, ..state.clone() };
             let differs = *state != now;
             *state = now;
             differs

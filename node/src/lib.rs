@@ -38,6 +38,7 @@ mod node_event;
 mod node_labels;
 mod node_record;
 mod open_ports;
+mod ordered_upgrade;
 mod peer;
 mod pod_probe;
 mod process;

@@ -1,7 +1,7 @@
 //! `keelway cluster upgrade`.
 
-use clap::Args;
-use keelway_api::{Documents, fault::Faults, release, validated::ValidatedCluster};
+use clap::{Args, ValueEnum};
+use keelway_api::{Documents, fault::Faults, preflight::PreflightCheck, release, validated::ValidatedCluster};
 
 use super::print_documents;
 use crate::{
@@ -17,6 +17,36 @@ pub(crate) struct ClusterUpgradeArguments {
     /// The Kubernetes release, such as 1.37.1 [default: the newest tested patch release of the cluster's minor version]
     #[arg(long, value_name = "VERSION")]
     to: Option<String>,
+    /// Upgrade the kubelets of all workers to the same release, some at a time (spec.workers)
+    #[arg(long)]
+    workers: bool,
+    /// Checks before an upgrade to the next minor version whose findings do not stop it
+    #[arg(long, value_name = "CHECK", value_delimiter = ',', ignore_case = true, value_enum)]
+    ignore_preflight_errors: Vec<CheckArgument>,
+}
+
+/// The checks, by their names in documents.
+#[derive(Clone, Copy, ValueEnum)]
+enum CheckArgument {
+    /// Clients request APIs that the next minor version does not serve
+    #[value(name = "DeprecatedAPIs")]
+    DeprecatedApis,
+    /// Kubelets would be more than three minor versions older than API servers
+    #[value(name = "KubeletVersions")]
+    KubeletVersions,
+    /// Admission webhooks without a ready endpoint refuse what API servers write when they start
+    #[value(name = "Webhooks")]
+    Webhooks,
+}
+
+impl From<CheckArgument> for PreflightCheck {
+    fn from(argument: CheckArgument) -> Self {
+        match argument {
+            CheckArgument::DeprecatedApis => Self::DeprecatedApis,
+            CheckArgument::KubeletVersions => Self::KubeletVersions,
+            CheckArgument::Webhooks => Self::Webhooks,
+        }
+    }
 }
 
 pub(super) fn run(global: &GlobalArguments, arguments: &ClusterUpgradeArguments) -> Result<Code, CommandFailure> {
@@ -32,6 +62,12 @@ fn upgrade(input: &Input, arguments: &ClusterUpgradeArguments) -> Result<Documen
         return Err(arguments.cluster.missing(&documents));
     };
     cluster.spec.version = target(&cluster.spec.version, arguments.to.as_deref());
+    if arguments.workers {
+        cluster.spec.workers.version = Some(cluster.spec.version.clone());
+    }
+    // What is ignored is of this upgrade, and not of the next one.
+    cluster.spec.upgrade.ignore_preflight_errors =
+        arguments.ignore_preflight_errors.iter().copied().map(PreflightCheck::from).collect();
     let mut faults = ValidatedCluster::parse(cluster).err().unwrap_or_default();
     if let Some(cluster) = documents.clusters.get(&name).filter(|_| faults.is_empty()) {
         faults = documents.faults_of_change(cluster);

@@ -5,8 +5,9 @@ use keelway_api::{
     Cluster, Newer,
     cluster::{
         AddonsSpec, ApiServerSpec, CertificatesSpec, ClusterSpec, ControlPlaneSpec, EndpointSpec, EtcdSpec, FleetSpec,
-        ImagesSpec, IngressSpec, LocalSecretReference, NetworkSpec, VpnSpec,
+        ImagesSpec, IngressSpec, LocalSecretReference, NetworkSpec, VpnSpec, WorkersSpec,
     },
+    preflight::UpgradeSpec,
     release,
     rotation::RotationsSpec,
 };
@@ -75,6 +76,8 @@ fn fleet(arguments: FleetInjectArguments) -> Cluster {
         },
         certificates: CertificatesSpec::default(),
         rotations: RotationsSpec::default(),
+        upgrade: UpgradeSpec::default(),
+        workers: WorkersSpec::default(),
         addons: AddonsSpec::default(),
         paused: false,
         asleep: false,

@@ -24,7 +24,7 @@ use keelway_component::{
 use keelway_pki::CertificateFacts;
 use serde::{Deserialize, Serialize};
 
-use super::addresses::Pool;
+use super::{addresses::Pool, worker_upgrades::KubeletUpgrades};
 
 /// The port on which every worker's own balancer serves the API.
 pub(crate) const API_PORT: u16 = 6443;
@@ -77,6 +77,9 @@ pub struct ControllerConfiguration {
     /// The enabled add-ons. If an add-on is disabled, the controller deletes the objects that it applied for it.
     #[serde(default)]
     pub addons: AddonsSpec,
+    /// How the kubelets of workers are upgraded. If it is not set, they stay as they are.
+    #[serde(default)]
+    pub kubelets: Option<KubeletUpgrades>,
     /// The Lease of the active replica.
     #[serde(default = "own_lease")]
     pub lease: LeaseName,
@@ -193,6 +196,13 @@ impl ValidateConfiguration for ControllerConfiguration {
                 "issuer",
                 "must be one certificate with a subject key identifier".to_owned(),
                 "set the certificate of the authority in PEM",
+            );
+        }
+        if self.kubelets.as_ref().is_some_and(|kubelets| release::find(&kubelets.version).is_none()) {
+            return fault(
+                "kubelets.version",
+                "is not a supported Kubernetes release".to_owned(),
+                &format!("use one of {}", release::names()),
             );
         }
         if !is_subdomain(&self.dns_domain) {

@@ -108,7 +108,7 @@ pub(super) async fn run(context: Arc<ControllerContext>) {
 }
 
 /// Whether the first list is complete.
-async fn is_whole<K>(store: &reflector::Store<K>) -> Result<(), ()>
+pub(super) async fn is_whole<K>(store: &reflector::Store<K>) -> Result<(), ()>
 where
     K: kube::Resource<DynamicType = ()> + Clone + 'static,
 {

@@ -11,6 +11,7 @@ mod controller;
 mod evicted;
 mod host;
 mod identities;
+mod kubelet_orders;
 mod neighbours;
 mod network_policies;
 mod peers;
@@ -53,6 +54,7 @@ async fn serve() {
     network_policies::are_reported(&admin).await;
     reload::add_ons_come_and_go(&mut first, &admin).await;
     reload::authorities_and_credentials(&mut first, &plane, &admin).await;
+    kubelet_orders::are_given_in_turn(&mut first, &admin).await;
 
     peers::twenty_at_once(&plane, &admin).await;
     requests::table(&plane, &admin).await;

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use keelway_api::{Documents, jiff::Timestamp, machine::ObservedValue, name::ClusterId};
-use keelway_planner::{ClusterAccess, ComponentHealth, FirstBindings, Probe, StoreObservation, StoreOrder, access};
+use keelway_planner::{
+    ClusterAccess, ComponentHealth, FirstBindings, Probe, StoreObservation, StoreOrder, UpgradePreflight, access,
+};
 use keelway_reconciler::Components;
 
 use super::{
@@ -53,6 +55,11 @@ impl Components for SimulatedComponents {
         };
         self.0.world().pass.seen.bindings.insert(id.clone(), seen.clone());
         seen
+    }
+
+    /// Nothing in the cluster keeps it from an upgrade.
+    async fn upgrade_preflight(&self, _documents: &Documents, _id: &ClusterId) -> ObservedValue<UpgradePreflight> {
+        ObservedValue::Known(UpgradePreflight::default())
     }
 
     async fn bind(&self, documents: &Documents, id: &ClusterId, _now: Timestamp) -> Result<(), String> {

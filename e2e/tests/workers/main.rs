@@ -19,6 +19,7 @@ mod controller;
 mod evicted;
 mod families;
 mod joins;
+mod kubelet_orders;
 mod kubernetes_authority;
 mod leave;
 mod nats;
@@ -95,7 +96,10 @@ fn scenario(tag: &str, reach: ReachMode) {
     });
     stage("authorities", || authorities::rotate(&worker_fleet, &c1));
     let c1 = stage("authority of workers", || kubernetes_authority::rotate(&worker_fleet, &c1));
-    stage("admission", || admission::by_a_pod(&c1));
+    stage("admission", || {
+        admission::by_a_pod(&c1);
+        kubelet_orders::are_all_it_may_change(&c1);
+    });
     stage("public", || public::nothing_has_privilege(&worker_fleet));
     stage("NATs", || nats::forget_and_move(&worker_fleet, &c1));
     stage("beside each other", || beside::nobody_meets_the_other(&c1, &c2));

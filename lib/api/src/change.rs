@@ -64,7 +64,7 @@ const fn immutable_field(
 }
 
 /// Every field of a Cluster's spec.
-pub const CHANGES: [ChangeRow; 20] = [
+pub const CHANGES: [ChangeRow; 22] = [
     row("spec.className", FieldChange::Free),
     row("spec.version", FieldChange::NoMinorDown),
     row("spec.fleet", FieldChange::NeverAddedOrRemoved),
@@ -90,6 +90,8 @@ pub const CHANGES: [ChangeRow; 20] = [
     row("spec.images", FieldChange::Free),
     row("spec.certificates", FieldChange::Free),
     row("spec.rotations", FieldChange::Free),
+    row("spec.upgrade", FieldChange::Free),
+    row("spec.workers", FieldChange::Free),
     row("spec.addons", FieldChange::Free),
     row("spec.paused", FieldChange::Free),
     row("spec.asleep", FieldChange::Free),

@@ -16,6 +16,7 @@ use crate::{
     duration::Span,
     membership::{MemberStart, MembershipChange},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName},
+    preflight::UpgradeSpec,
     quantity::{Cpu, Memory},
     release::KEELWAY_UNRECORDED,
     restore::RestoreSpec,
@@ -88,6 +89,12 @@ pub struct ClusterSpec {
     /// Requests to rotate keys of the cluster while it runs. See docs/rotation.md.
     #[serde(default, skip_serializing_if = "RotationsSpec::is_empty")]
     pub rotations: RotationsSpec,
+    /// How the cluster is upgraded to another release of Kubernetes. See docs/upgrades.md.
+    #[serde(default, skip_serializing_if = "UpgradeSpec::is_default")]
+    pub upgrade: UpgradeSpec,
+    /// The kubelets of the cluster's workers.
+    #[serde(default, skip_serializing_if = "WorkersSpec::is_default")]
+    pub workers: WorkersSpec,
     /// The add-ons that Keelway manages in the cluster for its workers.
     #[serde(default)]
     pub addons: AddonsSpec,
@@ -109,6 +116,44 @@ pub struct ClusterSpec {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FleetSpec {}
+
+/// The kubelets of a cluster's workers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WorkersSpec {
+    /// The Kubernetes release of the kubelets, such as 1.37.0. Once the control plane runs its minor version, the workers
+    /// upgrade themselves in turn: each drains its Node, replaces the kubelet, and uncordons the Node. Without it, kubelets
+    /// stay as they are until `keelway node upgrade`. See docs/upgrades.md.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// The highest number of workers that are not ready or upgrade at a time.
+    #[serde(default = "one_worker")]
+    pub max_unavailable: u32,
+    /// How long pods of a worker may take to terminate before its upgrade. If they take longer, the worker continues with
+    /// the previous kubelet, and tries again.
+    #[serde(default = "drain_timeout")]
+    pub drain_timeout: Span,
+}
+
+fn one_worker() -> u32 {
+    1
+}
+
+fn drain_timeout() -> Span {
+    Span::minutes(5)
+}
+
+impl Default for WorkersSpec {
+    fn default() -> Self {
+        Self { version: None, max_unavailable: one_worker(), drain_timeout: drain_timeout() }
+    }
+}
+
+impl WorkersSpec {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_false(value: &bool) -> bool {

@@ -29,6 +29,7 @@ pub mod name;
 pub mod newer;
 mod observation;
 mod origin;
+pub mod preflight;
 pub mod quantity;
 mod read;
 pub mod registry;

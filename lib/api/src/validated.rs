@@ -11,6 +11,7 @@ mod network;
 mod restore;
 mod secret;
 mod snapshots;
+mod workers;
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -25,9 +26,10 @@ pub(crate) use fleet::{FIELDS_WITHOUT_FLEET, FieldWithoutFleet};
 pub(crate) use hypervisor::{FEWEST_PORTS, FIRST_PORT, LONGEST_SOCKET};
 pub(crate) use network::{POD_SIZES, PrefixLengths, RESERVED, SERVICE_SIZES, SMALLEST_IPV6_MTU, VPN_SIZES};
 pub(crate) use secret::{check_user_secret, secret};
+pub(crate) use workers::LONGEST_DRAIN;
 
 use crate::{
-    cluster::{AddonsSpec, CertificatesSpec},
+    cluster::{AddonsSpec, CertificatesSpec, WorkersSpec},
     fault::{Fault, MOST_FAULTS},
     hypervisor::{HypervisorEndpoint, HypervisorRole, PortRange},
     name::{ClusterRef, HypervisorName, LONGEST_NAME, is_label},
@@ -103,6 +105,8 @@ pub struct ValidatedCluster {
     pub pull_secrets: Vec<SecretName>,
     /// The lifetimes of certificates.
     pub certificates: CertificatesSpec,
+    /// How the kubelets of its workers are upgraded.
+    pub workers: WorkersSpec,
     /// The add-ons for its workers.
     pub addons: AddonsSpec,
     /// Whether the cluster is paused.

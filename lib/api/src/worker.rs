@@ -4,6 +4,7 @@
 
 mod address_claim;
 mod information;
+mod kubelet_order;
 mod node_name;
 mod renewal;
 mod tombstone;
@@ -16,6 +17,7 @@ pub use information::{
     AUTHORITIES_KEY, ApiAddress, CNI_FILE, ClusterInformation, CniInformation, GatewayInformation, INFORMATION,
     INFORMATION_KEY, IngressEndpoint, KubeProxyInformation,
 };
+pub use kubelet_order::{DRAIN_TIMEOUT, KUBELET_RELEASE, KubeletOrder};
 pub use node_name::{LONGEST_NODE_NAME, NodeNameFault, check_node_name};
 pub use renewal::{
     EXPIRED_CERTIFICATE, GATEWAY_USER, LONGEST_RENEWAL, RENEWAL_PROTOCOL, RENEWAL_SIGNATURE, RenewalRequest,

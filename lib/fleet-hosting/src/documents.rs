@@ -5,9 +5,10 @@ use keelway_api::{
     change::ClusterBirth,
     cluster::{
         AddonsSpec, ApiServerSpec, CertificatesSpec, ClusterSpec, ControlPlaneSpec, EndpointSpec, EtcdSpec, FleetSpec,
-        ImagesSpec, IngressSpec, KeelwayStatus, NetworkSpec, VpnSpec,
+        ImagesSpec, IngressSpec, KeelwayStatus, NetworkSpec, VpnSpec, WorkersSpec,
     },
     name::{ClusterRef, NameError, is_label},
+    preflight::UpgradeSpec,
     release::{self, KEELWAY, Release},
     rotation::RotationsSpec,
 };
@@ -145,6 +146,8 @@ fn spec(options: &HostingOptions, version: &str) -> ClusterSpec {
         images: ImagesSpec { registry: options.registry.clone(), pull_secrets: Vec::new() },
         certificates: CertificatesSpec::default(),
         rotations: RotationsSpec::default(),
+        upgrade: UpgradeSpec::default(),
+        workers: WorkersSpec::default(),
         addons: AddonsSpec::default(),
         paused: false,
         asleep: false,

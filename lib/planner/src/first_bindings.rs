@@ -29,6 +29,8 @@ const OWN: &str = "keelway.dev";
 
 /// The policy that limits what the driver may do with Secrets.
 const ONLY_TOKENS: &str = "keelway-driver-tokens";
+/// The policy that limits what the cluster-controller may change on Nodes.
+const ONLY_KUBELET_ORDERS: &str = "keelway-kubelet-orders";
 
 /// The first bindings of a managed API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +104,7 @@ impl FirstBindings {
         match self {
             Self::Cluster => access_to_cluster(),
             Self::Fleet => vec![
-                role("ClusterRole", DRIVER, None, &json!([own_binding()])),
+                role("ClusterRole", DRIVER, None, &[vec![own_binding()], checks_before_upgrade()].concat().into()),
                 binding(ADMIN_GROUP, "cluster-admin", "Group", ADMIN_GROUP),
                 binding(DRIVER, DRIVER, "User", DRIVER),
             ],
@@ -122,9 +124,25 @@ fn own_binding() -> Value {
     rule(RBAC, &["clusterrolebindings"], &["get"], &[DRIVER])
 }
 
+/// The rights of the driver to check a cluster before its upgrade to another minor version.
+fn checks_before_upgrade() -> Vec<Value> {
+    vec![
+        // Which deprecated APIs clients request.
+        json!({ "nonResourceURLs": ["/metrics"], "verbs": ["get"] }),
+        // Which webhooks do not respond.
+        rule(
+            "admissionregistration.k8s.io",
+            &["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+            &["list"],
+            &[],
+        ),
+        rule("discovery.k8s.io", &["endpointslices"], &["list"], &[]),
+    ]
+}
+
 /// The rights of administrators, API servers, gateways and the driver.
 fn access_to_cluster() -> Vec<Value> {
-    let driver = json!([
+    let own = vec![
         own_binding(),
         // Evicted workers, and what is recorded about them.
         rule(OWN, &["tombstones"], &["get", "list", "create"], &[]),
@@ -132,7 +150,8 @@ fn access_to_cluster() -> Vec<Value> {
         // With which token a worker joined, and whether it has no peer.
         rule(OWN, &["workeridentities"], &["get", "list"], &[]),
         rule("", &["nodes"], &["get", "list", "delete"], &[]),
-    ]);
+    ];
+    let driver = [own, checks_before_upgrade()].concat().into();
     // Bootstrap tokens have no kind of their own, and their names are not known beforehand. A policy limits which Secrets the driver
     // creates and deletes. Reads cannot be limited.
     let tokens = json!([rule("", &["secrets"], &["get", "list", "create", "delete"], &[])]);
@@ -157,13 +176,61 @@ fn access_to_cluster() -> Vec<Value> {
         binding(GATEWAY, GATEWAY, "User", GATEWAY),
         binding(DRIVER, DRIVER, "User", DRIVER),
         only_tokens(),
-        json!({
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": { "name": ONLY_TOKENS },
-            "spec": { "policyName": ONLY_TOKENS, "validationActions": ["Deny"] },
-        }),
+        denying(ONLY_TOKENS),
+        only_kubelet_orders(),
+        denying(ONLY_KUBELET_ORDERS),
     ]
+}
+
+/// On Nodes, the cluster-controller changes the orders to upgrade kubelets and nothing else.
+fn only_kubelet_orders() -> Value {
+    let orders = [worker::KUBELET_RELEASE, worker::DRAIN_TIMEOUT].map(|key| format!("'{key}'")).join(", ");
+    let annotations = |of: &str| format!("(has({of}.metadata.annotations) ? {of}.metadata.annotations : {{}})");
+    let same = |of: &str, other: &str| {
+        format!(
+            "variables.{of}.all(key, key in [{orders}] || (key in variables.{other} && variables.{of}[key] == variables.{other}[key]))"
+        )
+    };
+    let labels = |of: &str| format!("(has({of}.metadata.labels) ? {of}.metadata.labels : {{}})");
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": { "name": ONLY_KUBELET_ORDERS },
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["UPDATE"],
+                "resources": ["nodes"],
+            }] },
+            "matchConditions": [{
+                "name": "cluster-controller",
+                "expression": format!("request.userInfo.username == '{}'", worker::CLUSTER_CONTROLLER_USER),
+            }],
+            "variables": [
+                { "name": "before", "expression": annotations("oldObject") },
+                { "name": "after", "expression": annotations("object") },
+            ],
+            "validations": [{
+                "expression": format!(
+                    "object.spec == oldObject.spec && {} == {} && {} && {}",
+                    labels("object"), labels("oldObject"), same("before", "after"), same("after", "before")
+                ),
+                "message": format!("on Nodes, {} changes {orders} only", worker::CLUSTER_CONTROLLER_USER),
+            }],
+        },
+    })
+}
+
+/// The binding of a policy that denies.
+fn denying(policy: &str) -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": { "name": policy },
+        "spec": { "policyName": policy, "validationActions": ["Deny"] },
+    })
 }
 
 /// Of Secrets, the driver creates and deletes bootstrap tokens and nothing else.

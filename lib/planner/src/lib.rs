@@ -43,6 +43,7 @@ mod placement_error;
 mod plan;
 mod pod;
 mod ports;
+mod preflight;
 mod probe;
 mod progress;
 mod rebuild;
@@ -105,6 +106,9 @@ pub use observation::{
 pub use placement_error::{MissingMachine, PlacementError, RemainingCapacity, Shortened};
 pub use plan::{AgentOrder, Connections, Decision, Neighbours, Plan, PlanScope};
 pub use pod::MissingKey;
+pub use preflight::{
+    DeprecatedApi, PreflightBlocker, PreflightFinding, SilentWebhook, UpgradePreflight, begins_minor_upgrade,
+};
 pub use probe::{CertificateReference, HealthWitness, Probe, ProbeTls, probes};
 pub use progress::plan_progress;
 pub use rebuild::RecoveryBlocker;

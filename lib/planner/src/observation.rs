@@ -14,7 +14,7 @@ use keelway_api::{
     store_observation::StoreObservation,
 };
 
-use crate::{MachineRefusal, RestorableSnapshot};
+use crate::{MachineRefusal, RestorableSnapshot, UpgradePreflight};
 
 /// Everything that a decision depends on besides the documents and the time.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -35,6 +35,8 @@ pub struct PassObservation {
     pub rewrites: BTreeMap<ClusterId, ObservedValue<SecretRewrite>>,
     /// What the workers report of each cluster whose authority for them is rotated.
     pub workers: BTreeMap<ClusterId, ObservedValue<Vec<WorkerTrust>>>,
+    /// What was found in each cluster whose upgrade to another minor version is about to begin.
+    pub preflights: BTreeMap<ClusterId, ObservedValue<UpgradePreflight>>,
     /// The contents of the certificates in our Secrets, by Secret and name.
     pub certificates: ObservedCertificates,
 }
@@ -115,6 +117,7 @@ impl PassObservation {
             restores: BTreeMap::new(),
             rewrites: BTreeMap::new(),
             workers: BTreeMap::new(),
+            preflights: BTreeMap::new(),
             certificates,
         }
     }

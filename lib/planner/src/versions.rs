@@ -20,8 +20,8 @@ use keelway_api::{
 };
 
 use crate::{
-    ComponentRef, Decision, PassObservation, WaitBlocker, plan::Plan, pod::PodInputs, tenant::Tenant, verdict::verdict,
-    waves::is_behind, world::ValidatedDocuments,
+    ComponentRef, Decision, PassObservation, PreflightBlocker, WaitBlocker, plan::Plan, pod::PodInputs, preflight,
+    tenant::Tenant, verdict::verdict, waves::is_behind, world::ValidatedDocuments,
 };
 
 /// The condition of a Cluster. It exists only while components run another release than the one in its document.
@@ -75,7 +75,11 @@ pub(crate) fn plan_versions(plan: &mut Plan, world: &ValidatedDocuments, seen: &
         report.record(plan, &cluster, reached, now);
         let Some(UpgradeStep { pod, component, to, blocker }) = step else { continue };
         if let Some(blocker) = blocker {
-            plan.wait_in_progress(component, blocker);
+            if has_findings(&blocker) {
+                plan.block(component, blocker);
+            } else {
+                plan.wait_in_progress(component, blocker);
+            }
             continue;
         }
         let version = to.to_string();
@@ -139,6 +143,7 @@ impl VersionProgress {
                 None if is_of_keelway(spec.role) && is_behind(tenant.document) => {
                     Some(WaitBlocker::UpgradeAfterKeelway { version: to })
                 }
+                None if is_first_of_minor => preflight::blocker(tenant, seen, to).map(WaitBlocker::Preflight),
                 None => None,
             };
             let component = ComponentRef::of(&tenant.cluster.reference, pod);
@@ -146,10 +151,10 @@ impl VersionProgress {
         });
         let done = staying.iter().filter(|(_, spec)| runs(spec)).count();
         let is_under_way = step.is_some() || recorded.is_some_and(|recorded| recorded != wanted && reached.is_none());
-        let first = step.as_ref().and_then(|step| step.blocker.as_ref()).map(ToString::to_string);
+        let blocker = step.as_ref().and_then(|step| step.blocker.as_ref());
         let report = VersionConditions {
             upgrade: is_under_way
-                .then(|| upgrading(recorded.unwrap_or(oldest), (to, wanted), (done, staying.len()), first)),
+                .then(|| upgrading(recorded.unwrap_or(oldest), (to, wanted), (done, staying.len()), blocker)),
             untested: (!wanted.is_tested()).then(|| untested(wanted)),
         };
         Some(Self { cluster: tenant.cluster.reference.clone(), reached, report, step })
@@ -170,6 +175,11 @@ fn in_order<'a>(tenant: &Tenant<'a>, seen: &PassObservation) -> Vec<(&'a PodName
     staying
         .sort_by_key(|(pod, spec)| (spec.role, spec.role == Role::Etcd && leader == Some(&pod.component), spec.index));
     staying
+}
+
+/// Whether a check before the upgrade found something that a person has to correct.
+fn has_findings(blocker: &WaitBlocker) -> bool {
+    matches!(blocker, WaitBlocker::Preflight(PreflightBlocker::Failed { .. }))
 }
 
 /// Whether a program of Keelway reads the release.
@@ -210,12 +220,17 @@ fn upgrading(
     from: Release,
     (to, wanted): (Release, Release),
     (done, all): (usize, usize),
-    waits: Option<String>,
+    blocker: Option<&WaitBlocker>,
 ) -> ConditionValue {
     let then = if to == wanted { String::new() } else { format!(" on the way to {wanted}") };
-    let waits = waits.map(|waits| format!("; the next one waits for {waits}")).unwrap_or_default();
+    let waits = blocker.map(|blocker| format!("; the next one waits for {blocker}")).unwrap_or_default();
     let message = format!("from {from} to {to}{then}, one component at a time: {done} of {all} run {to}{waits}");
-    verdict(ConditionStatus::False, ConditionReason::UpgradingKubernetes, message)
+    let reason = if blocker.is_some_and(has_findings) {
+        ConditionReason::PreflightFailed
+    } else {
+        ConditionReason::UpgradingKubernetes
+    };
+    verdict(ConditionStatus::False, reason, message)
 }
 
 fn untested(wanted: Release) -> ConditionValue {

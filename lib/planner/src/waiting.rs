@@ -22,8 +22,8 @@ use keelway_api::{
 };
 
 use crate::{
-    ComponentRef, MachineRefusal, MissingKey, PlacementError, RecoveryBlocker, RestoreBlocker, RotationBlocker,
-    SleepBlocker, StoreOrder,
+    ComponentRef, MachineRefusal, MissingKey, PlacementError, PreflightBlocker, RecoveryBlocker, RestoreBlocker,
+    RotationBlocker, SleepBlocker, StoreOrder,
     installation::RESTORE,
     minted::UnusableReason,
     recover::role_of,
@@ -238,6 +238,8 @@ pub enum WaitBlocker {
     Connections { server: String, sessions: usize },
     #[error("its turn to run {version}: {first} must be ready first")]
     Upgrade { version: Release, first: ComponentName },
+    #[error("{0}")]
+    Preflight(PreflightBlocker),
     #[error("its turn to run {version}: Keelway's components of the cluster must run {KEELWAY} first")]
     UpgradeAfterKeelway { version: Release },
     #[error("its replacement: Keelway {KEELWAY}")]

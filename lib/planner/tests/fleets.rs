@@ -69,6 +69,7 @@ impl World {
             restores: BTreeMap::new(),
             rewrites: BTreeMap::new(),
             workers: BTreeMap::new(),
+            preflights: BTreeMap::new(),
             stores: BTreeMap::new(),
         }
     }
@@ -168,9 +169,9 @@ fn the_fleet_controller_has_the_endpoints_for_agents() {
     assert_eq!(addresses.as_array().unwrap().len(), 2, "{addresses}");
 }
 
-/// The driver sees whether its bindings are there, and has no other right.
+/// The driver sees whether its bindings are there, and what an upgrade would meet. It changes nothing.
 #[test]
-fn a_driver_has_one_right_in_a_fleet() {
+fn a_driver_only_reads_in_a_fleet() {
     let [first, rights, last] = FirstBindings::Fleet.stages();
     assert!(first.iter().all(|object| object["kind"] == "Namespace"), "{first:?}");
     let all: Vec<_> = rights.iter().chain(&last).collect();
@@ -179,12 +180,21 @@ fn a_driver_has_one_right_in_a_fleet() {
     };
     let roles = of_driver("ClusterRole");
     assert_eq!((roles.len(), of_driver("Role").len(), last.len()), (1, 0, 1));
-    let expected = serde_json::json!([{
-        "apiGroups": ["rbac.authorization.k8s.io"],
-        "resources": ["clusterrolebindings"],
-        "verbs": ["get"],
-        "resourceNames": ["keelway:driver"],
-    }]);
+    let expected = serde_json::json!([
+        {
+            "apiGroups": ["rbac.authorization.k8s.io"],
+            "resources": ["clusterrolebindings"],
+            "verbs": ["get"],
+            "resourceNames": ["keelway:driver"],
+        },
+        { "nonResourceURLs": ["/metrics"], "verbs": ["get"] },
+        {
+            "apiGroups": ["admissionregistration.k8s.io"],
+            "resources": ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+            "verbs": ["list"],
+        },
+        { "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"] },
+    ]);
     assert_eq!(roles.first().unwrap()["rules"], expected);
     assert_ne!(FirstBindings::Fleet.digest(), FirstBindings::Cluster.digest());
 }

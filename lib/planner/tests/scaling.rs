@@ -1,6 +1,8 @@
 //! Changes the numbers of API servers and ingresses again and again, on machines that fail and return. No ingress ever sends connections to
 //! an API server that is removed, and in the end all numbers are as in the spec.
 
+mod preflight;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
@@ -17,8 +19,8 @@ use keelway_api::{
     store_observation::{DatabaseSize, MemberId, MemberReport, StoreObservation},
 };
 use keelway_planner::{
-    CertificateSeen, ComponentHealth, FirstBindings, PassObservation, Plan, SecretContents, WaitBlocker, WaitKind,
-    Waiting, holds, invariants, machine_configs, plan,
+    CertificateSeen, ComponentHealth, FirstBindings, PassObservation, Plan, SecretContents, UpgradePreflight,
+    WaitBlocker, WaitKind, Waiting, begins_minor_upgrade, holds, invariants, machine_configs, plan,
 };
 use proptest::{collection::vec, prelude::*};
 
@@ -78,6 +80,8 @@ struct World {
     certificates: BTreeMap<(SecretName, String), CertificateSeen>,
     /// An authority or a key that a person removed, and restores before the next round.
     missed: Option<(SecretName, Shared<Secret>)>,
+    /// What the checks before an upgrade to another minor version find.
+    preflight: ObservedValue<UpgradePreflight>,
 }
 
 impl World {
@@ -89,7 +93,8 @@ impl World {
         let machines = ["Private", "Private", "Private", "Public", "Public"];
         let text: String = std::iter::once(cluster.to_owned()).chain(hypervisors(&machines)).collect();
         let (documents, machines) = identified(&text);
-        Self { documents, machines, certificates: BTreeMap::new(), missed: None }
+        let preflight = ObservedValue::Known(UpgradePreflight::default());
+        Self { documents, machines, certificates: BTreeMap::new(), missed: None, preflight }
     }
 
     fn ask(&mut self, round: &Round) {
@@ -132,8 +137,11 @@ impl World {
                 if well { ComponentHealth::Healthy } else { ComponentHealth::Unhealthy("it is ill".to_owned()) },
             )
         };
-        let id = self.documents.clusters.values().next().unwrap().id().unwrap();
+        let cluster = self.documents.clusters.values().next().unwrap();
+        let id = cluster.id().unwrap();
+        let preflight = || (id.clone(), self.preflight.clone());
         PassObservation {
+            preflights: begins_minor_upgrade(&self.documents, cluster).then(preflight).into_iter().collect(),
             machines: self.machines.iter().enumerate().map(machine).collect(),
             refused: BTreeMap::new(),
             health: self.documents.components.iter().enumerate().map(health).collect(),

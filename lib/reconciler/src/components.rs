@@ -8,13 +8,14 @@ use keelway_api::{
 };
 use keelway_base::error_chain::chain_text;
 use keelway_planner::{
-    ComponentHealth, Probe, RestorableSnapshot, SecretRewrite, StoreObservation, StoreOrder, WorkerTrust, probes,
+    ComponentHealth, Probe, RestorableSnapshot, SecretRewrite, StoreObservation, StoreOrder, UpgradePreflight,
+    WorkerTrust, probes,
 };
 
 use crate::{
     Components, Machines, SnapshotError, TakenSnapshot, health, managed_cluster,
     observe::member_probes,
-    secret_rewrite,
+    preflight, secret_rewrite,
     snapshots::{self, verified::VerifiedSnapshots},
     stores::{self, StoreClients},
     tls::TlsClients,
@@ -97,6 +98,10 @@ impl Components for DialledComponents {
 
     async fn worker_trust(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<Vec<WorkerTrust>> {
         worker_trust::observe(&self.machines, &self.clients, documents, id).await
+    }
+
+    async fn upgrade_preflight(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<UpgradePreflight> {
+        preflight::observe(&self.machines, &self.clients, documents, id).await
     }
 
     async fn rewrite(

@@ -11,10 +11,12 @@ mod dial;
 mod enroll;
 mod health;
 mod hosted;
+mod listing;
 mod managed_cluster;
 mod mint;
 mod observe;
 mod pass;
+mod preflight;
 pub mod reach;
 mod recover;
 mod retry_pace;
@@ -73,7 +75,7 @@ use keelway_cri::proxy::connection::MachineConnection;
 use keelway_machine::action::Action;
 use keelway_planner::{
     ComponentHealth, DataRestoration, MintRequest, Probe, RestorableSnapshot, SecretRewrite, StoreObservation,
-    StoreOrder, WorkerTrust,
+    StoreOrder, UpgradePreflight, WorkerTrust,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -209,6 +211,10 @@ pub trait Components: Send + Sync {
     /// Returns what the workers of a cluster report about the authorities that they trust. Bounded in time.
     async fn worker_trust(&self, _documents: &Documents, _id: &ClusterId) -> ObservedValue<Vec<WorkerTrust>> {
         ObservedValue::unreachable("its workers cannot be listed")
+    }
+    /// Returns what the checks before an upgrade of a cluster to another minor version read. Bounded in time.
+    async fn upgrade_preflight(&self, _documents: &Documents, _id: &ClusterId) -> ObservedValue<UpgradePreflight> {
+        ObservedValue::unreachable("it cannot be checked")
     }
     /// Writes some more Secrets of a cluster again, so that API servers encrypt them with the key of this name, and records that in the cluster. Every
     /// part can be repeated. Bounded in time. The error is text for users, with its causes.

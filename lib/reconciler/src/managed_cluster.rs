@@ -21,7 +21,12 @@ use rustls::ClientConfig;
 use serde_json::Value;
 use tower::ServiceBuilder;
 
-use crate::{Machines, dial::Dialler, mint, tls};
+use crate::{
+    Machines,
+    dial::Dialler,
+    mint,
+    tls::{self, TlsClients},
+};
 
 /// The time limit for one request.
 pub(crate) const REQUEST: Duration = Duration::from_secs(5);
@@ -52,7 +57,7 @@ pub(crate) enum ManagedClusterError {
 /// permission to read them, as before the first ones.
 pub(crate) async fn bindings(
     machines: &Arc<dyn Machines>,
-    clients: &tls::TlsClients,
+    clients: &TlsClients,
     documents: &Documents,
     id: &ClusterId,
 ) -> ObservedValue<String> {
@@ -63,7 +68,7 @@ pub(crate) async fn bindings(
 /// or if the driver has no permission to read it.
 pub(crate) async fn own_annotation(
     machines: &Arc<dyn Machines>,
-    clients: &tls::TlsClients,
+    clients: &TlsClients,
     documents: &Documents,
     id: &ClusterId,
     annotation: &str,
@@ -83,14 +88,27 @@ pub(crate) async fn own_annotation(
 /// Returns a client of the API with the credentials of the driver. The error is text for users.
 pub(crate) fn driver(
     machines: &Arc<dyn Machines>,
-    clients: &tls::TlsClients,
+    clients: &TlsClients,
     documents: &Documents,
     id: &ClusterId,
 ) -> Result<kube::Client, String> {
-    let (server, machine) = first_server(documents, id).ok_or_else(|| "no API server is placed yet".to_owned())?;
-    let config = clients.client(documents, &server.authority, Some(&driver_identity(id)));
-    let config = config.map_err(|error| root_cause(&error))?;
-    Ok(client(machines, machine, &server, &config))
+    let servers = drivers(machines, clients, documents, id)?;
+    servers.into_iter().next().ok_or_else(|| "no API server is placed yet".to_owned())
+}
+
+/// Returns a client of each API server, as [`driver`] does of one.
+pub(crate) fn drivers(
+    machines: &Arc<dyn Machines>,
+    clients: &TlsClients,
+    documents: &Documents,
+    id: &ClusterId,
+) -> Result<Vec<kube::Client>, String> {
+    let client = |(server, machine): (ClusterAccess, &Hypervisor)| {
+        let config = clients.client(documents, &server.authority, Some(&driver_identity(id)));
+        let config = config.map_err(|error| root_cause(&error))?;
+        Ok(client(machines, machine, &server, &config))
+    };
+    servers(documents, id).map(client).collect()
 }
 
 /// Applies the first bindings as `system:masters`, with a certificate that is valid for ten minutes, minted here and never saved.
@@ -131,9 +149,14 @@ async fn apply(client: &kube::Client, object: &Value) -> Result<(), ManagedClust
 }
 
 fn first_server<'a>(documents: &'a Documents, id: &ClusterId) -> Option<(ClusterAccess, &'a Hypervisor)> {
-    let server = access(documents, id).into_iter().next()?;
-    let machine = documents.hypervisors.get(&server.machine)?;
-    Some((server, machine))
+    servers(documents, id).next()
+}
+
+fn servers<'a>(documents: &'a Documents, id: &ClusterId) -> impl Iterator<Item = (ClusterAccess, &'a Hypervisor)> {
+    access(documents, id).into_iter().filter_map(|server| {
+        let machine = documents.hypervisors.get(&server.machine)?;
+        Some((server, &**machine))
+    })
 }
 
 /// Returns the API of the kind of the driver's own binding.

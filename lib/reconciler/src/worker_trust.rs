@@ -9,18 +9,10 @@ use keelway_api::{
     name::ClusterId,
     worker::{CERTIFICATE_ISSUERS, TRUSTED_AUTHORITIES},
 };
-use keelway_base::error_chain::root_cause;
 use keelway_planner::WorkerTrust;
-use kube::{Api, ResourceExt, api::ListParams};
+use kube::{Api, ResourceExt};
 
-use crate::{
-    Machines,
-    managed_cluster::{REQUEST, driver},
-    tls::TlsClients,
-};
-
-/// The number of Nodes in one response.
-const PAGE: u32 = 250;
+use crate::{Machines, listing::list_all, managed_cluster::driver, tls::TlsClients};
 
 /// Lists all Nodes with the credentials of the driver.
 pub(crate) async fn observe(
@@ -30,21 +22,12 @@ pub(crate) async fn observe(
     id: &ClusterId,
 ) -> ObservedValue<Vec<WorkerTrust>> {
     let nodes = match driver(machines, clients, documents, id) {
-        Ok(client) => Api::<Node>::all(client),
-        Err(why) => return ObservedValue::unreachable(why),
+        Ok(client) => list_all(&Api::<Node>::all(client), "").await,
+        Err(why) => Err(why),
     };
-    let (mut workers, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
-    loop {
-        let listed = match tokio::time::timeout(REQUEST, nodes.list(&page)).await {
-            Ok(Ok(listed)) => listed,
-            Ok(Err(error)) => return ObservedValue::unreachable(root_cause(&error)),
-            Err(_) => return ObservedValue::unreachable("no response in time"),
-        };
-        workers.extend(listed.items.iter().map(trust_of));
-        match listed.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page.continue_token = Some(token),
-            None => return ObservedValue::Known(workers),
-        }
+    match nodes {
+        Ok(nodes) => ObservedValue::Known(nodes.iter().map(trust_of).collect()),
+        Err(why) => ObservedValue::unreachable(why),
     }
 }
 

@@ -48,6 +48,7 @@ pub(crate) async fn whole(world: &World) {
     repairs::all(world).await;
     upgraded::kubelet(world).await;
     assert_eq!(container(world).await, pod, "the container was started again");
+    upgraded::as_ordered(world).await;
     upgraded::back(world).await;
     pod_runs(world).await;
     // A second join finds nothing to do, and does nothing.

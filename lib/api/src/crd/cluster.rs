@@ -16,7 +16,7 @@ use crate::{
     machine::SMALLEST_QUOTA,
     release::{MINORS, names},
     resources::{BESIDE_THE_DATABASE, BOUNDED, DEFAULT_QUOTA, LARGEST_QUOTA, least_cpu, least_memory},
-    validated::{LONGEST_LIFE, SHORTEST_LIFE},
+    validated::{LONGEST_DRAIN, LONGEST_LIFE, SHORTEST_LIFE},
 };
 
 const RANGES: [&str; 6] = [
@@ -42,6 +42,7 @@ pub(super) fn refine(root: &mut Json) {
     rules.extend(fleet::rules());
     rules.extend(arguments::rules());
     rules.extend(lives());
+    rules.extend(workers());
     rules.extend(amounts());
     rules.extend(restore::rules());
     rules.extend(snapshots::rules());
@@ -72,6 +73,8 @@ fn bounds(root: &mut Json) {
         text(&format!("spec.certificates.{pause}"), 32);
     }
     text("spec.etcd.quota", 32);
+    text("spec.workers.version", 32);
+    text("spec.workers.drainTimeout", 32);
     for (_, resources) in BOUNDED {
         text(&format!("{resources}.limits.cpu"), 32);
         text(&format!("{resources}.limits.memory"), 32);
@@ -81,6 +84,7 @@ fn bounds(root: &mut Json) {
         list(ranges, 2);
     }
     list("spec.images.pullSecrets", 16);
+    list("spec.upgrade.ignorePreflightErrors", 16);
     list("spec.controlPlane.kubeAPIServer.extraSANs", 100);
     for (_, path) in arguments::PLACES {
         extend(root, path, json!({"maxProperties": 64}));
@@ -182,6 +186,46 @@ fn lives() -> Vec<CelRule> {
         ));
     }
     rules
+}
+
+/// Returns the rules for kubelets.
+fn workers() -> Vec<CelRule> {
+    let is_known = |text: &str| is(text, &release_form(MINORS.iter()));
+    let minor = |version: &str| format!("int({version}.split('.')[1])");
+    let (own, of_cluster) = ("self.workers.version", "self.version");
+    let is_span = is("self", SPAN);
+    vec![
+        rule(
+            "spec.workers.version",
+            is_known("self"),
+            format!("\"{{self}}\" is not supported; supported values: {}", names()),
+        ),
+        rule(
+            "spec",
+            format!(
+                "!has(self.workers) || !has({own}) || !{} || !{} || {} <= {}",
+                is_known(own),
+                is_known(of_cluster),
+                minor(own),
+                minor(of_cluster)
+            ),
+            format!(
+                "workers.version: must not be of a newer minor version than spec.version ({{{of_cluster}}}), but is {{{own}}}; write a release of \
+                 the same or of an earlier minor version, or upgrade the cluster, too"
+            ),
+        ),
+        rule("spec.workers.maxUnavailable", "self >= 1", "must be at least 1, not {self}; write 1 or more"),
+        rule(
+            "spec.workers.drainTimeout",
+            is_span.clone(),
+            "\"{self}\" is not a duration such as 8760h, 1h30m or 90s; write it in that form",
+        ),
+        rule(
+            "spec.workers.drainTimeout",
+            format!("!{is_span} || (!self.matches('{ENDLESS}') && duration(self) <= duration('{LONGEST_DRAIN}'))"),
+            format!("must be at most {LONGEST_DRAIN}, not {{self}}; reduce it"),
+        ),
+    ]
 }
 
 /// Returns the rules for the sizes of databases and the resources of components.

@@ -5,7 +5,8 @@ use core::net::IpAddr;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::{
-    FaultCollector, ValidatedCluster, arguments, check_name, fleet, labels::check_metadata, network, restore, snapshots,
+    FaultCollector, ValidatedCluster, arguments, check_name, fleet, labels::check_metadata, network, restore,
+    snapshots, workers,
 };
 use crate::{
     Cluster, Documents,
@@ -60,6 +61,7 @@ impl ValidatedCluster {
         check_registry(spec.images.registry.as_deref(), &mut faults);
         let pull_secrets = pull_secrets(&reference.namespace, &spec.images.pull_secrets, &mut faults);
         check_lives(&spec.certificates, &mut faults);
+        workers::check(&spec.workers, release.as_ref(), &mut faults);
         fleet::check(spec, &mut faults);
         for Fault { field, problem, help, .. } in resources::faults(spec) {
             faults.add(&field, problem, help);
@@ -83,6 +85,7 @@ impl ValidatedCluster {
             registry: spec.images.registry.clone(),
             pull_secrets,
             certificates: spec.certificates.clone(),
+            workers: spec.workers.clone(),
             addons: spec.addons,
             paused: spec.paused,
         }))

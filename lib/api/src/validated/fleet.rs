@@ -24,7 +24,7 @@ const REMOVE: &str = "remove the field";
 const REMOVE_OR_ZERO: &str = "remove the field, or write 0";
 
 /// Every such field. Those that only disable what a fleet does not have, such as `vpn.enabled`, are allowed.
-pub(crate) const FIELDS_WITHOUT_FLEET: [FieldWithoutFleet; 11] = [
+pub(crate) const FIELDS_WITHOUT_FLEET: [FieldWithoutFleet; 12] = [
     FieldWithoutFleet {
         path: "vpn.cidrs",
         is_set: |spec| spec.vpn.cidrs != VpnSpec::default().cidrs,
@@ -97,6 +97,13 @@ pub(crate) const FIELDS_WITHOUT_FLEET: [FieldWithoutFleet; 11] = [
         is_set_expression: || {
             differs_from_span("certificates.rotationDeadline", CertificatesSpec::default().rotation_deadline)
         },
+        problem: NO_WORKERS,
+        help: REMOVE,
+    },
+    FieldWithoutFleet {
+        path: "workers.version",
+        is_set: |spec| spec.workers.version.is_some(),
+        is_set_expression: || "has(self.workers) && has(self.workers.version)".to_owned(),
         problem: NO_WORKERS,
         help: REMOVE,
     },

@@ -13,7 +13,7 @@ use keelway_api::{
     component::ComponentSpec,
     machine::{OnChange, PodFile},
     registry::{RegistryCredentials, docker_config, repository_of},
-    release::metrics_server_image,
+    release::{find, metrics_server_image},
     role::{API, Role},
     validated::ValidatedHypervisor,
 };
@@ -94,7 +94,25 @@ impl PodInputs<'_> {
         if let (Some(issuer), Some(fields)) = (self.issuer_of_workers(), content.as_object_mut()) {
             fields.insert("issuer".to_string(), json!(issuer));
         }
+        if let (Some(kubelets), Some(fields)) = (self.kubelet_upgrades(), content.as_object_mut()) {
+            fields.insert("kubelets".to_string(), kubelets);
+        }
         document("cluster-controller.json", &content, OnChange::PickedUp)
+    }
+
+    /// How kubelets are upgraded. A kubelet is never of a newer minor version than API servers, which are upgraded before the controller.
+    fn kubelet_upgrades(&self) -> Option<Value> {
+        let workers = &self.cluster.workers;
+        let version = workers.version.as_ref()?;
+        let may_run = find(version).is_some_and(|kubelet| kubelet.minor() <= self.release().minor());
+        // The controller of v0.1.0 refuses the field.
+        (may_run && self.follows_v0_1_0()).then(|| {
+            json!({
+                "version": version,
+                "maxUnavailable": workers.max_unavailable,
+                "drainTimeout": workers.drain_timeout,
+            })
+        })
     }
 
     /// The authority that signs certificates of workers, while certificates of the previous one are replaced.
