@@ -21,6 +21,7 @@ use futures::{
     future::join_all,
     stream::{self, BoxStream, SelectAll},
 };
+use k8s_openapi::jiff::Timestamp;
 use keelway_base::error_chain::ErrorChain;
 use keelway_fleet::{PlacementLink, SchedulePolicy, Work, WorkloadCluster, WorkloadPlacement};
 use kube::{
@@ -80,7 +81,9 @@ async fn place(context: &Arc<FleetContext>, events: &EventQueue) {
     let mut census = interval(CENSUS);
     census.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        model.set_time(time(), now());
         let due = model.next_due(now());
+        let deadline = model.deadline().map(until);
         tokio::select! {
             biased;
             _ = census.tick() => reported.0.set_census(&model.census()),
@@ -98,6 +101,7 @@ async fn place(context: &Arc<FleetContext>, events: &EventQueue) {
                 retry_at = None;
                 model.pend(std::mem::take(&mut failed), PlanCause::Decision, now());
             }
+            () = at(deadline) => {}
             () = at(due.map(Instant::from_std)) => {
                 let links = model.next(TOGETHER, now());
                 failed.extend(settle(links, &mut model, context, events).await);
@@ -120,6 +124,17 @@ async fn place(context: &Arc<FleetContext>, events: &EventQueue) {
 
 fn now() -> std::time::Instant {
     Instant::now().into_std()
+}
+
+/// Returns the time in whole seconds, as conditions have it.
+fn time() -> Timestamp {
+    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default()
+}
+
+/// Returns when it is this time by the clock. If the clock is set meanwhile, the next pass corrects that.
+fn until(time: Timestamp) -> Instant {
+    let left = time.duration_since(Timestamp::now());
+    Instant::now() + Duration::try_from(left).unwrap_or_default()
 }
 
 /// Waits until then, or forever.

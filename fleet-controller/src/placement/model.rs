@@ -11,9 +11,10 @@ use std::{
     time::Instant,
 };
 
+use k8s_openapi::jiff::Timestamp;
 use keelway_fleet::{
-    CandidateCluster, ContentRole, FleetObject, FleetState, ObjectState, PlacementLink, PolicySet, SchedulePolicy,
-    Work, WorkloadCluster, WorkloadPlacement, WorkloadRef, names::cluster_of_namespace, placement_link,
+    CandidateCluster, ContentRole, FleetObject, FleetState, ObjectState, PlacementLink, PlacementSpec, PolicySet,
+    SchedulePolicy, Work, WorkloadCluster, WorkloadPlacement, WorkloadRef, names::cluster_of_namespace, placement_link,
 };
 use kube::{ResourceExt, api::DynamicObject, core::ApiResource, runtime::watcher::Event};
 use serde_json::Value;
@@ -68,7 +69,7 @@ pub(crate) struct FleetModel {
     custom: BTreeSet<PlacedKind>,
     works_of: BTreeMap<PlacementLink, BTreeSet<WorkKey>>,
     indexed: BTreeMap<WorkKey, IndexedWork>,
-    /// The Placements without a cluster, and those that cannot leave one that is being drained.
+    /// The Placements without a cluster, those that cannot leave one, and those that may return to one.
     unscheduled: BTreeSet<PlacementLink>,
     removed: BTreeSet<String>,
     /// Namespaces of clusters whose last Work is gone.
@@ -80,6 +81,8 @@ pub(crate) struct FleetModel {
     state: FleetState,
     reserved: ReservedCapacity,
     moves: FleetMoves,
+    /// [`FleetState::next_deadline`].
+    deadline: Option<Timestamp>,
 }
 
 impl FleetModel {
@@ -184,8 +187,8 @@ impl FleetModel {
     fn index_placement(&mut self, link: &PlacementLink) {
         self.note_leaving(link, None);
         let waits =
-            |placement: &WorkloadPlacement| placement.spec.clusters.is_empty() || placement.spec.stuck().is_some();
-        if self.placements.items.get(link).is_some_and(waits) {
+            |spec: &PlacementSpec| spec.clusters.is_empty() || spec.stuck().is_some() || !spec.lost_clusters.is_empty();
+        if self.placements.items.get(link).is_some_and(|placement| waits(&placement.spec)) {
             self.unscheduled.insert(link.clone());
         } else {
             self.unscheduled.remove(link);
@@ -277,11 +280,34 @@ impl FleetModel {
             pod_kinds: self.reserved.kinds.clone(),
             capacity: std::mem::take(&mut self.state.capacity),
             activity: std::mem::take(&mut self.state.activity),
+            clock: self.state.clock,
         };
         let is_changed = !state.is_same_but_capacity(&self.state);
         self.state = state;
         if is_changed {
+            self.deadline = self.state.next_deadline();
             self.pend_all(now);
+        }
+    }
+
+    /// Returns the next time at which objects may have to move although no document changes.
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        self.deadline
+    }
+
+    /// Notes the time that decisions use. If a deadline has passed, the objects with failover are planned.
+    pub(super) fn set_time(&mut self, time: Timestamp, now: Instant) {
+        let clock = &mut self.state.clock;
+        clock.now = time;
+        if clock.observing_since == Timestamp::UNIX_EPOCH {
+            clock.observing_since = time;
+            self.deadline = self.state.next_deadline();
+        }
+        if self.deadline.is_some_and(|deadline| deadline <= time) {
+            self.deadline = self.state.next_deadline();
+            let may_move = |placement: &&WorkloadPlacement| placement.spec.failover.is_some();
+            let links: Vec<PlacementLink> = self.placements.items.values().filter(may_move).map(link_of).collect();
+            self.pend(links, PlanCause::Decision, now);
         }
     }
 

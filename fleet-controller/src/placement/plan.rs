@@ -1,13 +1,13 @@
 //! Decides what to write for one object. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use keelway_api::condition::ConditionValue;
 use keelway_fleet::{
-    ClusterReport, DecisionRequest, ExistingWork, FleetObject, ObjectState, PlacementDecision, PlacementLink,
-    PlacementOutcome, PlacementSpec, PlacementStatus, WORK_APPLIED, Work, WorkOrder, WorkloadPlacement, WorkloadRef,
-    decide,
+    ClusterReport, DecisionRequest, ExistingWork, FleetObject, LeaveCause, ObjectState, PlacementDecision,
+    PlacementLink, PlacementOutcome, PlacementSpec, PlacementStatus, WORK_APPLIED, Work, WorkOrder, WorkloadPlacement,
+    WorkloadRef, decide,
     names::{EVENT_LOST, EVENT_MATCHED, EVENT_MOVING, REASON_CANNOT_MOVE, cluster_of_namespace},
     object_status, placement_status, plan_works,
 };
@@ -32,8 +32,8 @@ pub(super) struct ObjectPlan {
     pub(super) orders: Vec<WorkOrder>,
     pub(super) object_status: Option<Value>,
     pub(super) placement_status: Option<PlacementStatus>,
-    /// The clusters that the object leaves once fewer others do.
-    pub(super) waits: BTreeSet<String>,
+    /// The clusters that the object leaves once fewer others do, and why.
+    pub(super) waits: BTreeMap<String, LeaveCause>,
     /// The Placement is no longer needed.
     pub(super) remove: bool,
     pub(super) events: Vec<PlannedEvent>,

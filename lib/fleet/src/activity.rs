@@ -4,7 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value as Json;
 
-use crate::{PlacementLink, PodKinds};
+use crate::{LeaveCause, PlacementLink, PodKinds};
 
 /// The role of an object for other objects in its cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct ClusterActivity {
     contents: usize,
     /// The objects with pods that move to other clusters, and are still here.
     pub leaving: BTreeSet<PlacementLink>,
+    /// Those of them that are ready in their new clusters: only the agent of this cluster has something left to do.
+    pub taken_over: BTreeSet<PlacementLink>,
 }
 
 impl ContentRole {
@@ -67,6 +69,23 @@ impl ClusterActivity {
             }
         }
         is_freed
+    }
+
+    /// Returns the number of objects that count as moving away for a cause. The agent of a lost cluster deletes nothing, so there an object counts until
+    /// its new clusters have taken over.
+    #[must_use]
+    pub fn moves(&self, cause: &LeaveCause) -> usize {
+        match cause {
+            LeaveCause::Drain(_) | LeaveCause::Return { .. } => self.leaving.len(),
+            LeaveCause::Lost { .. } => self.leaving.difference(&self.taken_over).count(),
+        }
+    }
+
+    /// Whether as many other objects as allowed are moving away.
+    pub(crate) fn is_full(&self, link: &PlacementLink, cause: &LeaveCause) -> bool {
+        let is_counted = self.leaving.contains(link)
+            && !(matches!(cause, LeaveCause::Lost { .. }) && self.taken_over.contains(link));
+        self.moves(cause) - usize::from(is_counted) >= cause.max_moves() as usize
     }
 
     /// Whether something in the cluster may need an object: pods or data in its namespace, or in any if it has none. A container is needed by

@@ -2,11 +2,11 @@
 
 use alloc::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
 use crate::{
     CLUSTER_READY, ClusterDrain, ClusterTaint, PercentageShare, Rejection, TaintEffect, WorkloadCluster,
-    names::NAME_LABEL, policies::ParsedPolicy,
+    failover::ObjectFailover, names::NAME_LABEL, policies::ParsedPolicy,
 };
 
 /// What a decision reads of a workload cluster.
@@ -47,6 +47,16 @@ impl CandidateCluster {
         }
     }
 
+    /// Whether the cluster is ready.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.as_ref().is_some_and(|ready| ready.status == "True")
+    }
+
+    /// Returns since when the cluster has been ready, or has not been ready. It is `None` if that was never reported.
+    pub(crate) fn changed(&self) -> Option<Timestamp> {
+        self.ready.as_ref().map(|ready| ready.last_transition_time.0)
+    }
+
     fn taint(&self, effect: TaintEffect) -> Option<&ClusterTaint> {
         self.taints.iter().find(|taint| taint.effect == effect)
     }
@@ -62,6 +72,18 @@ pub(crate) struct ClusterAsk<'a> {
     pub(crate) topology: Option<&'a str>,
     /// The shares of domains, if replicas are divided by them.
     pub(crate) shares: &'a [PercentageShare],
+    /// The failover of the object, if it has one.
+    pub(crate) failover: Option<&'a ObjectFailover<'a>>,
+    /// The cluster to which the object returns.
+    pub(crate) home: Option<&'a str>,
+}
+
+impl ClusterAsk<'_> {
+    /// Returns how urgently the object has to leave a cluster: a lost one before one that is being drained.
+    fn urgency(&self, cluster: &CandidateCluster) -> usize {
+        let is_lost = self.failover.is_some_and(|failover| failover.cause(&cluster.name).is_some());
+        if is_lost { 2 } else { usize::from(cluster.drain.is_some()) }
+    }
 }
 
 /// A step that rejects clusters.
@@ -72,13 +94,14 @@ struct CandidateFilter {
 }
 
 /// The filters, in order. The first that rejects a cluster is its reason.
-const FILTERS: [CandidateFilter; 10] = [
+const FILTERS: [CandidateFilter; 11] = [
     CandidateFilter { spares_current: false, check: named },
     CandidateFilter { spares_current: false, check: selected },
     CandidateFilter { spares_current: false, check: ordered },
     CandidateFilter { spares_current: false, check: topology },
     CandidateFilter { spares_current: false, check: share },
     CandidateFilter { spares_current: false, check: leaving },
+    CandidateFilter { spares_current: true, check: lost },
     CandidateFilter { spares_current: true, check: draining },
     CandidateFilter { spares_current: true, check: cordoned },
     CandidateFilter { spares_current: true, check: tainted },
@@ -121,6 +144,10 @@ fn leaving(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> 
     cluster.is_leaving.then_some(Rejection::Leaving)
 }
 
+fn lost(ask: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
+    ask.failover?.rejection(cluster)
+}
+
 fn draining(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
     cluster.drain.map(|_| Rejection::Draining)
 }
@@ -135,7 +162,7 @@ fn tainted(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> 
 
 fn ready(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
     match &cluster.ready {
-        Some(ready) if ready.status == "True" => None,
+        Some(_) if cluster.is_ready() => None,
         Some(ready) => Some(Rejection::NotReady { message: ready.message.clone() }),
         None => Some(Rejection::NotReady { message: String::new() }),
     }
@@ -144,6 +171,8 @@ fn ready(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
 /// A step that prefers clusters over others. Later steps count only between clusters that are equal in all earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScoreStep {
+    /// The object left the cluster when it was lost, and returns.
+    Home,
     /// The object runs there already.
     Current,
     /// The policy names the cluster earlier.
@@ -158,8 +187,9 @@ pub enum ScoreStep {
 type ClusterScore = fn(&ClusterAsk<'_>, &CandidateCluster, bool) -> usize;
 
 /// The scores, in order.
-const SCORES: [(ScoreStep, ClusterScore); 3] = [
-    (ScoreStep::Current, |_, _, is_current| usize::from(!is_current)),
+const SCORES: [(ScoreStep, ClusterScore); 4] = [
+    (ScoreStep::Home, |ask, cluster, _| usize::from(ask.home != Some(cluster.name.as_str()))),
+    (ScoreStep::Current, |ask, cluster, is_current| if is_current { ask.urgency(cluster) } else { usize::MAX }),
     (ScoreStep::Order, |ask, cluster, _| {
         ask.policy.and_then(|policy| policy.place_of(&cluster.labels)).unwrap_or(usize::MAX)
     }),

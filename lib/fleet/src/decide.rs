@@ -1,22 +1,26 @@
 //! Decides in which clusters an object runs.
 //!
 //! 1. An annotation decides, or else the policy with the highest priority, or else nothing changes.
-//! 2. Filters reject clusters. A cluster that runs the object already stays even if it is cordoned, tainted or unreachable. One that is being drained
-//!    stays only if the object cannot move, or if it is not its turn.
+//! 2. Filters reject clusters. A cluster that runs the object already stays even if it is cordoned, tainted or unreachable. One that is being drained,
+//!    or that was lost, stays only if the object cannot move, or if it is not its turn.
 //! 3. If a policy lets one cluster be chosen, and the object does not run in any of them yet, those without room for all of it are rejected.
 //! 4. The best cluster is chosen, or all of them if the object is spread.
 //! 5. Replicas are divided.
 //! 6. An object without pods stays in a cluster for as long as something there may need it.
 //! 7. If no cluster is left, an object that runs somewhere stays there.
 
+mod moves;
+
 use alloc::collections::{BTreeMap, BTreeSet};
 
+use self::moves::{Departure, Selection};
 use crate::{
-    CandidateCluster, CapacityLedger, ClusterActivity, DivisionPart, FieldOverride, FleetObject, MoveObstacle,
-    ObjectDemand, PercentageShare, PlacedCluster, PlacementSpec, PlacementVerdict, PodKinds, PolicySet, Rejection,
-    RunReason, SpreadMode, TopologyOverrides, UnknownPolicy,
+    CandidateCluster, CapacityLedger, ClusterActivity, DivisionPart, FieldOverride, FleetClock, FleetObject,
+    LeaveCause, ObjectDemand, PercentageShare, PlacedCluster, PlacementReason, PlacementSpec, PlacementVerdict,
+    PodKinds, PolicySet, Rejection, RunReason, SpreadMode, TopologyOverrides, UnknownPolicy,
     candidate::{ClusterAsk, deciding_step, rejection, scores},
     divide,
+    failover::ObjectFailover,
     keep::keep,
     names::NAME_LABEL,
     policies::{ParsedPolicy, is_group},
@@ -41,10 +45,13 @@ pub struct FleetState {
     pub activity: BTreeMap<String, ClusterActivity>,
     /// Where the objects of each kind have their pods.
     pub pod_kinds: PodKinds,
+    /// The time.
+    pub clock: FleetClock,
 }
 
 impl FleetState {
-    /// Whether at most the capacity of clusters and what goes on in them differ. They are no reason to decide on what is placed already.
+    /// Whether at most the time, the capacity of clusters and what goes on in them differ. They are no reason to decide on what is placed already:
+    /// [`Self::next_deadline`] is the next time that is.
     #[must_use]
     pub fn is_same_but_capacity(&self, other: &Self) -> bool {
         self.clusters == other.clusters
@@ -77,12 +84,13 @@ pub struct PlacementDecision {
     pub ignored: Vec<String>,
     /// What was decided on each cluster.
     pub verdicts: BTreeMap<String, PlacementVerdict>,
-    /// The clusters that are being drained and that the object can leave, once fewer other objects are leaving them.
-    pub waits: BTreeSet<String>,
+    /// The clusters that the object can leave once fewer other objects are leaving them, and why it has to.
+    pub waits: BTreeMap<String, LeaveCause>,
 }
 
 /// What to do with the Placement of an object.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub enum PlacementOutcome {
     /// Nothing selects the object, and it has no Placement.
     NotSelected,
@@ -145,52 +153,7 @@ fn not_selected() -> PlacementDecision {
 impl PlacementDecision {
     /// Returns a decision for which no clusters were compared.
     pub(crate) fn without_choice(outcome: PlacementOutcome) -> Self {
-        Self { outcome, policy: None, ignored: Vec::new(), verdicts: BTreeMap::new(), waits: BTreeSet::new() }
-    }
-}
-
-/// The clusters of an object, and what was decided on each cluster.
-struct Selection {
-    clusters: Vec<PlacedCluster>,
-    verdicts: BTreeMap<String, PlacementVerdict>,
-    /// The pods that had to fit.
-    demand: Option<ObjectDemand>,
-}
-
-impl Selection {
-    /// Notes that the object cannot leave clusters. `left` is what was decided when it tried to.
-    fn stuck(mut self, left: &Self, drained: &[&str], obstacle: &MoveObstacle) -> Self {
-        for (cluster, verdict) in &left.verdicts {
-            if !self.runs_in(cluster) && !verdict.runs() {
-                self.verdicts.insert(cluster.clone(), verdict.clone());
-            }
-        }
-        let stays = || PlacementVerdict::Runs(RunReason::CannotMove(obstacle.clone()));
-        self.verdicts.extend(drained.iter().map(|&cluster| (cluster.to_owned(), stays())));
-        self
-    }
-
-    fn runs_in(&self, cluster: &str) -> bool {
-        self.clusters.iter().any(|placed| placed.name == cluster)
-    }
-
-    /// Adds the clusters that the object would leave because another one is better or because they are being drained, while something there may need
-    /// it.
-    fn keep_needed(&mut self, fleet: &FleetState, object: &FleetObject, current: &CurrentClusters<'_>) {
-        if self.clusters.is_empty() {
-            return;
-        }
-        for (name, placed) in current {
-            let is_left = matches!(
-                self.verdicts.get(*name),
-                Some(PlacementVerdict::Rejected(Rejection::Draining) | PlacementVerdict::Outranked { .. })
-            );
-            if is_left && fleet.needs(name, object) {
-                self.clusters.push((*placed).clone());
-                self.verdicts.insert((*name).to_owned(), PlacementVerdict::Runs(RunReason::Needed));
-            }
-        }
-        self.clusters.sort_by(|a, b| a.name.cmp(&b.name));
+        Self { outcome, policy: None, ignored: Vec::new(), verdicts: BTreeMap::new(), waits: BTreeMap::new() }
     }
 }
 
@@ -218,7 +181,9 @@ impl Spread<'_> {
 impl Choice<'_> {
     fn decide(&self, fleet: &FleetState, request: &DecisionRequest<'_>, ignored: Vec<String>) -> PlacementDecision {
         let current = current_clusters(request.current);
-        let (Selection { clusters, verdicts, demand }, waits) = self.selection(fleet, request, &current);
+        let failover = self.failover(fleet, request);
+        let selection = self.selection(fleet, request, &current, failover.as_ref());
+        let Selection { clusters, verdicts, demand, left, waits } = selection;
         let policy = self.policy.map(|policy| policy.name.clone());
         if clusters.is_empty() && request.current.is_some_and(|current| runs_somewhere(fleet, current)) {
             return match keep(fleet, request, KeepReason::NoAlternative) {
@@ -227,68 +192,58 @@ impl Choice<'_> {
             };
         }
         let needs = demand.filter(|_| clusters.is_empty()).map(|demand| demand.readable());
-        let outcome = self.outcome(request, clusters, needs, &verdicts);
-        PlacementDecision { outcome, policy, ignored, verdicts, waits }
-    }
-
-    /// Returns the clusters of an object, and those that it waits to leave.
-    fn selection(
-        &self,
-        fleet: &FleetState,
-        request: &DecisionRequest<'_>,
-        current: &CurrentClusters<'_>,
-    ) -> (Selection, BTreeSet<String>) {
-        let stays = self.selected(fleet, request, current, &[]);
-        let is_drained = |name: &&str| stays.runs_in(name) && fleet.drain_of(name).is_some();
-        let drained: Vec<&str> = current.keys().copied().filter(is_drained).collect();
-        let (mut selection, waits) = if drained.is_empty() {
-            (stays, BTreeSet::new())
-        } else {
-            self.leaving(fleet, request, current, &drained, stays)
+        let lost_clusters = failover.as_ref().map(|failover| failover.remembered(&clusters, &left));
+        let placement = PlacementSpec {
+            failover: failover.as_ref().map(|failover| *failover.policy),
+            clusters,
+            lost_clusters: lost_clusters.unwrap_or_default(),
+            needs,
+            reasons: rendered(&verdicts),
+            ..self.placement(request)
         };
-        selection.keep_needed(fleet, request.object, current);
-        (selection, waits)
+        let is_paused = failover.as_ref().is_some_and(|failover| failover.is_paused);
+        PlacementDecision { outcome: outcome(request, placement, is_paused), policy, ignored, verdicts, waits }
     }
 
-    /// Returns the clusters of an object without those that are being drained, or those in which it `stays` if it cannot move, or if it is not its turn.
-    fn leaving(
-        &self,
-        fleet: &FleetState,
-        request: &DecisionRequest<'_>,
-        current: &CurrentClusters<'_>,
-        drained: &[&str],
-        stays: Selection,
-    ) -> (Selection, BTreeSet<String>) {
-        let left = self.selected(fleet, request, current, drained);
-        let no_other = left.clusters.is_empty().then_some(MoveObstacle::NoOtherCluster);
-        let no_room = || Some(MoveObstacle::NoRoomIn(fleet.overfilled(request, &left.clusters)?.name.clone()));
-        if let Some(obstacle) = MoveObstacle::of(request.object).or(no_other).or_else(no_room) {
-            return (stays.stuck(&left, drained, &obstacle), BTreeSet::new());
+    /// Returns the failover of an object. An annotation names its clusters, and what runs in every cluster has a copy elsewhere: it has none.
+    fn failover<'a>(&'a self, fleet: &'a FleetState, request: &DecisionRequest<'a>) -> Option<ObjectFailover<'a>> {
+        let policy = self.policy?.spec.failover.as_ref()?;
+        let is_divided = self.replicas_to_divide(request).is_some();
+        if self.spread.is_some() && !is_divided {
+            return None;
         }
-        let waits = fleet.without_turn(request.object, drained);
-        if waits.is_empty() { (left, BTreeSet::new()) } else { (stays, waits.into_iter().map(str::to_owned).collect()) }
+        let left = request.current.into_iter().flat_map(|current| &current.lost_clusters).map(String::as_str);
+        let left = left.filter(|name| fleet.clusters.contains_key(*name)).collect();
+        Some(ObjectFailover { fleet, policy, is_divided, left, is_paused: fleet.is_failover_paused() })
     }
 
-    /// Returns the clusters of an object. It leaves those of `left`, which it runs in now.
-    fn selected(
-        &self,
-        fleet: &FleetState,
+    /// Returns the clusters of an object, without those that it leaves.
+    fn selected<'a>(
+        &'a self,
+        fleet: &'a FleetState,
         request: &DecisionRequest<'_>,
-        current: &CurrentClusters<'_>,
-        left: &[&str],
+        current: &CurrentClusters<'a>,
+        failover: Option<&'a ObjectFailover<'a>>,
+        departure: Departure<'a>,
     ) -> Selection {
         let divided = self.replicas_to_divide(request);
-        let ask = self.ask(divided.is_some());
-        let (mut candidates, mut verdicts) = self.filtered(fleet, &ask, current, left);
-        let demand = self.demand_to_fit(fleet, request, &candidates, current);
+        let Departure { from, home } = departure;
+        let is_left = |cluster: &CandidateCluster| from.contains(&cluster.name.as_str());
+        let mut ask = self.ask(divided.is_some());
+        ask.failover = failover;
+        ask.home = home;
+        let kept: CurrentClusters<'_> =
+            current.iter().filter(|(name, _)| !from.contains(*name)).map(|(&name, &placed)| (name, placed)).collect();
+        let (mut candidates, mut verdicts) = self.filtered(fleet, &ask, &kept);
+        let demand = self.demand_to_fit(fleet, request, &candidates, &kept);
         if let Some(demand) = &demand {
-            candidates.retain(|cluster| has_room(fleet, cluster, demand, &mut verdicts));
+            candidates.retain(|cluster| is_left(cluster) || has_room(fleet, cluster, demand, &mut verdicts));
         }
         let clusters = match self.spread {
-            None => choose(&ask, &candidates, current, &mut verdicts),
-            Some(spread) => spread.place(&candidates, request.object, current, divided, &mut verdicts),
+            None => choose(&ask, &candidates, &kept, &mut verdicts),
+            Some(spread) => spread.place(&candidates, request.object, &kept, divided, &mut verdicts),
         };
-        Selection { clusters, verdicts, demand }
+        Selection { clusters, verdicts, demand, left: Vec::new(), waits: BTreeMap::new() }
     }
 
     /// Returns the replicas to divide, if any are.
@@ -321,6 +276,8 @@ impl Choice<'_> {
             policy: self.policy,
             topology: self.spread.map(|spread| spread.key),
             shares: self.spread.filter(|_| is_divided).map_or(&[], |spread| spread.shares),
+            failover: None,
+            home: None,
         }
     }
 
@@ -330,7 +287,6 @@ impl Choice<'_> {
         fleet: &'f FleetState,
         ask: &ClusterAsk<'_>,
         current: &CurrentClusters<'_>,
-        left: &[&str],
     ) -> (Vec<&'f CandidateCluster>, BTreeMap<String, PlacementVerdict>) {
         let unknown = self.named.iter().flatten().filter(|name| !fleet.clusters.contains_key(**name));
         let unknown = unknown.map(|name| (*name, Rejection::NotRegistered));
@@ -339,7 +295,7 @@ impl Choice<'_> {
         let mut candidates = Vec::new();
         for cluster in fleet.clusters.values() {
             let name = cluster.name.as_str();
-            match rejection(ask, cluster, current.contains_key(name) && !left.contains(&name)) {
+            match rejection(ask, cluster, current.contains_key(name)) {
                 Some(rejection) => drop(verdicts.insert(cluster.name.clone(), PlacementVerdict::Rejected(rejection))),
                 None => candidates.push(cluster),
             }
@@ -347,37 +303,48 @@ impl Choice<'_> {
         (candidates, verdicts)
     }
 
-    fn outcome(
-        &self,
-        request: &DecisionRequest<'_>,
-        clusters: Vec<PlacedCluster>,
-        needs: Option<String>,
-        verdicts: &BTreeMap<String, PlacementVerdict>,
-    ) -> PlacementOutcome {
+    /// Returns a Placement without clusters.
+    fn placement(&self, request: &DecisionRequest<'_>) -> PlacementSpec {
         let spec = self.policy.map(|policy| &policy.spec);
-        let mut placement = PlacementSpec {
+        PlacementSpec {
             object: request.object.reference.clone(),
             policy: self.policy.map(|policy| policy.name.clone()),
             conflict_resolution: spec.map(|spec| spec.conflict_resolution).unwrap_or_default(),
             drift: spec.map(|spec| spec.drift).unwrap_or_default(),
-            clusters,
-            needs,
-            reasons: rendered(verdicts),
+            failover: None,
+            clusters: Vec::new(),
+            lost_clusters: Vec::new(),
+            needs: None,
+            reasons: Vec::new(),
+        }
+    }
+}
+
+/// Returns what to do with a Placement. While failover is paused, it is not known whether an object that could not leave a lost cluster still has to, or
+/// when one returns.
+fn outcome(request: &DecisionRequest<'_>, mut placement: PlacementSpec, is_paused: bool) -> PlacementOutcome {
+    // The reasons of a decision stay as long as the decision: a cluster that becomes ready or not ready would change every Placement otherwise.
+    // Of an object without a cluster, or one that cannot leave a cluster, only what is free stays as it was then. The same holds for the reasons of
+    // clusters to which an object may return.
+    let of_lost = |reasons: &[PlacementReason]| -> Vec<PlacementReason> {
+        let returns = |name: &String| {
+            placement.lost_clusters.contains(name) && placement.clusters.iter().all(|placed| placed.name != *name)
         };
-        // The reasons of a decision stay as long as the decision: a cluster that becomes ready or not ready would change every Placement otherwise.
-        // Of an object without a cluster, or one that cannot leave a cluster, only what is free stays as it was then.
-        let kept = request.current.filter(|current| {
-            let is_pending = placement.clusters.is_empty() || placement.stuck().is_some() || current.stuck().is_some();
-            let is_same = current.needs == placement.needs && are_same(&current.reasons, &placement.reasons);
-            current.clusters == placement.clusters && (!is_pending || is_same)
-        });
-        if let Some(current) = kept {
-            placement.reasons.clone_from(&current.reasons);
-        }
-        match request.current {
-            Some(current) if *current == placement => PlacementOutcome::Keep(KeepReason::Settled),
-            Some(_) | None => PlacementOutcome::Place(placement),
-        }
+        reasons.iter().filter(|reason| returns(&reason.cluster)).cloned().collect()
+    };
+    let kept = request.current.filter(|current| {
+        let was_stuck = current.stuck().is_some() && !is_paused;
+        let is_pending = placement.clusters.is_empty() || placement.stuck().is_some() || was_stuck;
+        let is_same = current.needs == placement.needs && are_same(&current.reasons, &placement.reasons);
+        let is_lost_same = is_paused || are_same(&of_lost(&current.reasons), &of_lost(&placement.reasons));
+        current.clusters == placement.clusters && is_lost_same && (!is_pending || is_same)
+    });
+    if let Some(current) = kept {
+        placement.reasons.clone_from(&current.reasons);
+    }
+    match request.current {
+        Some(current) if *current == placement => PlacementOutcome::Keep(KeepReason::Settled),
+        Some(_) | None => PlacementOutcome::Place(placement),
     }
 }
 

@@ -6,7 +6,8 @@ use keelway_api::condition::is_true;
 use serde::Serialize;
 
 use crate::{
-    CLUSTER_READY, PlacedClusterStatus, PlacementSpec, PlacementStatus, ResourceAmounts, WORK_APPLIED, WorkloadCluster,
+    CLUSTER_READY, CandidateCluster, FailoverPolicy, PlacedClusterStatus, PlacementSpec, PlacementStatus,
+    ResourceAmounts, WORK_APPLIED, WorkloadCluster, failover::due,
 };
 
 /// Why an object runs in some clusters and not in others.
@@ -47,6 +48,9 @@ pub struct ClusterExplanation {
     pub progress: Option<String>,
     /// What the cluster is like now: whether it is ready, and what is free.
     pub now: String,
+    /// When the object leaves the cluster, if the cluster is not ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failover: Option<String>,
 }
 
 impl PlacementExplanation {
@@ -69,6 +73,7 @@ impl PlacementExplanation {
                     message: reason.message.clone(),
                     progress: runs(name).then(|| progress(reported)),
                     now: now(found),
+                    failover: placement.failover.filter(|_| runs(name)).zip(found).and_then(waits_for_failover),
                 }
             })
             .collect();
@@ -113,13 +118,14 @@ impl fmt::Display for PlacementExplanation {
 
 impl fmt::Display for ClusterExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cluster, runs, reason, message, progress, now } = self;
+        let Self { cluster, runs, reason, message, progress, now, failover } = self;
         let verb = if *runs { "runs it" } else { "does not run it" };
         write!(f, "{cluster} {verb} ({reason}): {message}.")?;
         if let Some(progress) = progress {
             write!(f, " {progress}.")?;
         }
-        write!(f, " Now: {now}.")
+        write!(f, " Now: {now}.")?;
+        failover.iter().try_for_each(|failover| write!(f, " {failover}."))
     }
 }
 
@@ -137,6 +143,15 @@ fn progress(reported: Option<&PlacedClusterStatus>) -> String {
         }
         (Some(_), None, _) => "The agent has applied it".to_owned(),
     }
+}
+
+/// Returns when an object leaves a cluster, if the cluster is not ready.
+fn waits_for_failover((failover, cluster): (FailoverPolicy, &WorkloadCluster)) -> Option<String> {
+    let cluster = CandidateCluster::read(cluster);
+    let due = due(&cluster, failover.after).filter(|_| !cluster.is_ready())?;
+    Some(format!(
+        "WaitsForFailover: the object moves at {due} if the cluster is not ready by then, another cluster can run the object, and most clusters are ready"
+    ))
 }
 
 /// Returns what a cluster is like.

@@ -3,8 +3,9 @@
 use core::fmt;
 
 use crate::{
-    DecisionRequest, ExistingWork, FleetState, MoveObstacle, PlacementDecision, PlacementOutcome, PlacementSpec,
-    PlacementVerdict, PodCount, Rejection, ResourceAmounts, WorkOrder, WorkPlan, WorkRemoval, decide, placement_link,
+    CandidateCluster, DecisionRequest, ExistingWork, FailoverRecovery, FleetState, LeaveCause, MoveObstacle,
+    PlacedCluster, PlacementDecision, PlacementOutcome, PlacementSpec, PlacementVerdict, PodCount, Rejection,
+    ResourceAmounts, ScoreStep, WorkOrder, WorkPlan, WorkRemoval, decide, placement_link,
 };
 
 /// An invariant that a decision breaks.
@@ -38,7 +39,9 @@ pub fn check_decision(
     all.extend(each_cluster_once(placement));
     all.extend(clusters_are_allowed(fleet, request, placement));
     all.extend(it_fits(fleet, request, placement));
-    all.extend(drains_are_paced(fleet, request, decision));
+    all.extend(moves_are_paced(fleet, request, placement, decision));
+    all.extend(failover_is_patient(fleet, request, placement, decision));
+    all.extend(the_lost_are_remembered(fleet, request, placement, decision));
     all.extend(what_is_needed_stays(fleet, request, decision));
     all.extend(every_cluster_has_a_reason(fleet, decision));
     all.extend(nothing_is_lost(fleet, request, placement));
@@ -110,44 +113,133 @@ fn it_fits(fleet: &FleetState, request: &DecisionRequest<'_>, placement: &Placem
     Vec::new()
 }
 
-/// The clusters that an object leaves because they are being drained.
-fn drained<'a>(request: &DecisionRequest<'a>, decision: &'a PlacementDecision) -> impl Iterator<Item = &'a str> {
+/// The clusters that an object leaves for a cause.
+fn left<'a>(
+    fleet: &'a FleetState,
+    request: &DecisionRequest<'a>,
+    decision: &'a PlacementDecision,
+) -> impl Iterator<Item = (&'a str, LeaveCause)> {
     let current = request.current.into_iter().flat_map(|placement| &placement.clusters);
-    current
-        .map(|placed| placed.name.as_str())
-        .filter(|name| decision.verdicts.get(*name) == Some(&PlacementVerdict::Rejected(Rejection::Draining)))
+    current.filter_map(|placed| {
+        let name = placed.name.as_str();
+        let failover = || fleet.policies.failover(decision.policy.as_deref()?);
+        let cause = match decision.verdicts.get(name)? {
+            PlacementVerdict::Rejected(Rejection::Draining) => LeaveCause::Drain(fleet.drain_of(name)?),
+            // While failover is paused, only a drain moves it.
+            PlacementVerdict::Rejected(Rejection::Lost { .. })
+                if fleet.is_failover_paused() && fleet.drain_of(name).is_some() =>
+            {
+                LeaveCause::Drain(fleet.drain_of(name)?)
+            }
+            PlacementVerdict::Rejected(Rejection::Lost { since }) => {
+                LeaveCause::Lost { since: *since, max_moves: failover()?.max_moves }
+            }
+            PlacementVerdict::Outranked { by: ScoreStep::Home, .. } => {
+                LeaveCause::Return { max_moves: failover()?.max_moves }
+            }
+            PlacementVerdict::Runs(_) | PlacementVerdict::Rejected(_) | PlacementVerdict::Outranked { .. } => {
+                return None;
+            }
+        };
+        Some((name, cause))
+    })
 }
 
-/// An object leaves a cluster that is being drained only if it has other clusters and nothing that would be lost. An object with pods leaves it only
-/// while fewer others than allowed are leaving.
-fn drains_are_paced(
+/// An object leaves a cluster that it has to leave only if nothing would be lost. An object with pods leaves it only while fewer others than allowed are
+/// leaving. If its other clusters run it as before, nothing moves.
+fn moves_are_paced(
     fleet: &FleetState,
     request: &DecisionRequest<'_>,
+    placement: &PlacementSpec,
     decision: &PlacementDecision,
 ) -> Vec<PlacementViolation> {
+    let current = || request.current.into_iter().flat_map(|current| &current.clusters);
+    let is_more = |placed: &PlacedCluster| {
+        let before = current().find(|before| before.name == placed.name);
+        before.is_none_or(|before| placed.replicas > before.replicas)
+    };
+    if !placement.clusters.iter().any(is_more) {
+        return Vec::new();
+    }
     let link = placement_link(&request.object.reference);
     let has_pods = fleet.pod_kinds.has_pods(&request.object.manifest);
-    let is_early = |name: &str| {
-        let others = fleet
-            .activity
-            .get(name)
-            .map_or(0, |activity| activity.leaving.iter().filter(|other| **other != link).count());
-        let most = fleet.clusters.get(name).and_then(|cluster| cluster.drain).map_or(0, |drain| drain.max_moves);
-        has_pods && others >= most as usize
+    let is_early = |name: &str, cause: &LeaveCause| {
+        has_pods && fleet.activity.get(name).is_some_and(|activity| activity.is_full(&link, cause))
     };
     let is_bound = MoveObstacle::of(request.object).is_some();
-    let left = drained(request, decision).filter(|name| is_bound || is_early(name));
-    left.map(|name| violation("drains are paced", name)).collect()
+    let left = left(fleet, request, decision).filter(|(name, cause)| is_bound || is_early(name, cause));
+    left.map(|(name, _)| violation("moves are paced", name)).collect()
 }
 
-/// An object without pods does not leave a cluster that is being drained while something there may need it.
+/// An object leaves a cluster as lost, or returns to one that it left, only if the condition `Ready` of the cluster has been as it is for the time that
+/// the policy states, and not while most clusters are not ready.
+fn failover_is_patient(
+    fleet: &FleetState,
+    request: &DecisionRequest<'_>,
+    placement: &PlacementSpec,
+    decision: &PlacementDecision,
+) -> Vec<PlacementViolation> {
+    let remembered =
+        |name: &str| request.current.is_some_and(|current| current.lost_clusters.iter().any(|it| it == name));
+    let runs = |placement: Option<&PlacementSpec>, name: &str| {
+        placement.is_some_and(|placement| placement.clusters.iter().any(|placed| placed.name == name))
+    };
+    let is_due = |name: &str, is_ready: bool| {
+        let failover = decision.policy.as_deref().and_then(|policy| fleet.policies.failover(policy));
+        let changed = fleet.clusters.get(name).filter(|cluster| cluster.is_ready() == is_ready);
+        let changed = changed.and_then(CandidateCluster::changed);
+        failover.zip(changed).is_some_and(|(failover, changed)| {
+            let seconds = fleet.clock.now.duration_since(changed).as_secs();
+            u64::try_from(seconds).is_ok_and(|seconds| seconds >= failover.after.seconds()) && !fleet.is_disrupted()
+        })
+    };
+    let mut all = Vec::new();
+    for (name, cause) in left(fleet, request, decision) {
+        let is_early = match cause {
+            LeaveCause::Lost { .. } => !remembered(name) && !is_due(name, false),
+            LeaveCause::Return { .. } => {
+                !placement.clusters.iter().any(|home| remembered(&home.name) && is_due(&home.name, true))
+            }
+            LeaveCause::Drain(_) => false,
+        };
+        if is_early {
+            all.push(violation("failover is patient", format!("{name}: {cause:?}")));
+        }
+    }
+    let is_divided = placement.clusters.iter().any(|placed| placed.replicas.is_some());
+    let has_failover = decision.policy.as_deref().is_some_and(|policy| fleet.policies.failover(policy).is_some());
+    let returned = placement.clusters.iter().map(|placed| placed.name.as_str());
+    let returned =
+        returned.filter(|name| remembered(name) && !runs(request.current, name) && is_divided && has_failover);
+    all.extend(returned.filter(|name| !is_due(name, true)).map(|name| violation("failover is patient", name)));
+    all
+}
+
+/// A Placement remembers the clusters that its object left because they were lost, if the object returns.
+fn the_lost_are_remembered(
+    fleet: &FleetState,
+    request: &DecisionRequest<'_>,
+    placement: &PlacementSpec,
+    decision: &PlacementDecision,
+) -> Vec<PlacementViolation> {
+    let failover = decision.policy.as_deref().and_then(|policy| fleet.policies.failover(policy));
+    let is_divided = placement.clusters.iter().any(|placed| placed.replicas.is_some());
+    let returns = is_divided || failover.is_some_and(|failover| failover.recovery == FailoverRecovery::Return);
+    let lost = left(fleet, request, decision).filter(|(_, cause)| matches!(cause, LeaveCause::Lost { .. }));
+    let has_home = !is_divided && request.current.is_some_and(|current| !current.lost_clusters.is_empty());
+    let is_remembered = |name: &str| placement.lost_clusters.iter().any(|lost| lost == name);
+    let forgotten = lost.filter(|(name, _)| returns && !has_home && !is_remembered(name));
+    forgotten.map(|(name, _)| violation("the lost are remembered", name)).collect()
+}
+
+/// An object without pods does not leave a cluster that it has to leave while something there may need it.
 fn what_is_needed_stays(
     fleet: &FleetState,
     request: &DecisionRequest<'_>,
     decision: &PlacementDecision,
 ) -> Vec<PlacementViolation> {
-    let left = drained(request, decision).filter(|name| fleet.needs(name, request.object));
-    left.map(|name| violation("what is needed stays", name)).collect()
+    let left = left(fleet, request, decision).filter(|(name, _)| fleet.needs(name, request.object));
+    left.map(|(name, _)| violation("what is needed stays", name)).collect()
 }
 
 /// There is a verdict on every cluster, and the clusters that run the object are those with such a verdict.
@@ -191,7 +283,7 @@ fn it_is_settled(
     match again.outcome {
         PlacementOutcome::Keep(_) => Vec::new(),
         changed @ (PlacementOutcome::Place(_) | PlacementOutcome::NotSelected) => {
-            vec![violation("a decision is settled", format!("{changed:?}"))]
+            vec![violation("a decision is settled", format!("{placement:?} {changed:?}"))]
         }
     }
 }

@@ -3,8 +3,8 @@
 use alloc::collections::BTreeMap;
 
 use crate::{
-    DecisionRequest, DivisionPart, FleetState, KeepReason, MoveObstacle, PlacementDecision, PlacementOutcome,
-    PlacementSpec, PlacementVerdict, Rejection, RunReason, divide, verdict::rendered,
+    DecisionRequest, DivisionPart, FleetState, KeepReason, LeaveCause, MoveObstacle, PlacementDecision,
+    PlacementOutcome, PlacementSpec, PlacementVerdict, Rejection, RunReason, divide, verdict::rendered,
 };
 
 /// Returns the decision to keep a Placement. If the object asks for another number of replicas, or one of its clusters was removed from the fleet, its
@@ -52,7 +52,9 @@ fn verdicts(fleet: &FleetState, placement: &PlacementSpec) -> BTreeMap<String, P
     let total = placement.clusters.iter().filter_map(|cluster| cluster.replicas).sum();
     verdicts.extend(placement.clusters.iter().map(|cluster| {
         let reason = match (fleet.drain_of(&cluster.name), cluster.replicas) {
-            (Some(_), _) => RunReason::CannotMove(MoveObstacle::NotSelected),
+            (Some(drain), _) => {
+                RunReason::CannotMove { cause: LeaveCause::Drain(drain), obstacle: MoveObstacle::NotSelected }
+            }
             (None, Some(replicas)) => RunReason::Divided { replicas, total },
             (None, None) => RunReason::Stays,
         };

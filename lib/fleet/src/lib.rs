@@ -18,12 +18,13 @@ mod cluster_location;
 mod crds;
 mod decide;
 mod divide;
-mod drain;
 mod explain;
+mod failover;
 mod field_path;
 mod fit;
 pub mod invariants;
 mod keep;
+mod leave;
 mod manifest;
 pub mod names;
 mod node_inventory;
@@ -63,11 +64,12 @@ pub use cluster_location::{ClusterLocation, is_label_value};
 pub use crds::{RefusedPolicy, crds, refused_policies};
 pub use decide::{DecisionRequest, FleetState, KeepReason, PlacementDecision, PlacementOutcome, decide};
 pub use divide::{DivisionPart, divide};
-pub use drain::MoveObstacle;
 pub use explain::{ClusterExplanation, PlacementExplanation};
+pub use failover::FleetClock;
 pub use field_path::{FieldPath, FieldPathError};
 pub use fit::RoomShortage;
 pub use keelway_pki::BootstrapToken;
+pub use leave::{LeaveCause, MoveObstacle};
 pub use manifest::{ApplyOrder, ManifestError, apply_order, manifest_for};
 pub use node_inventory::{InventoryNode, capacity_report};
 pub use nodes::{ResourceQuantities, WorkloadTaint, total};
@@ -81,9 +83,9 @@ pub use pod_kinds::{PodKindError, PodKinds, PodSource};
 pub use pod_requests::pod_requests;
 pub use policies::{PolicyError, PolicySet, UnknownPolicy};
 pub use policy::{
-    ConflictResolution, DriftPolicy, FieldOverride, KindSelector, OrderedClusterSelector, OrderedOperator,
-    OrderedValues, OverrideValue, PercentageShare, ResourceOverride, ResourceSelectors, SchedulePolicy,
-    SchedulePolicySpec, SpreadConstraints, SpreadMode, TopologyOverrides,
+    ConflictResolution, DriftPolicy, FailoverPolicy, FailoverRecovery, FieldOverride, KindSelector,
+    OrderedClusterSelector, OrderedOperator, OrderedValues, OverrideValue, PercentageShare, ResourceOverride,
+    ResourceSelectors, SchedulePolicy, SchedulePolicySpec, SpreadConstraints, SpreadMode, TopologyOverrides,
 };
 pub use readiness::PodReadiness;
 pub use role::{FLEET_CONTROLLER_ROLE, fleet_controller_role};

@@ -84,7 +84,7 @@ pub const EVENT_MATCHED: &str = "SchedulePolicyMatched";
 pub const EVENT_LOST: &str = "SchedulePolicyIgnored";
 /// The reason of the Event that an object moves.
 pub const EVENT_MOVING: &str = "Moving";
-/// The reason of a cluster that is being drained, and that an object cannot leave. It is the reason of a Warning, too.
+/// The reason of a cluster that an object has to leave and cannot. It is the reason of a Warning, too.
 pub const REASON_CANNOT_MOVE: &str = "CannotMove";
 /// The reason of a cluster that an object does not leave before others, which may need it.
 pub const REASON_NEEDED: &str = "Needed";

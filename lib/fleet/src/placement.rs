@@ -6,7 +6,7 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ConflictResolution, DriftPolicy, FieldOverride, names::REASON_CANNOT_MOVE};
+use crate::{ConflictResolution, DriftPolicy, FailoverPolicy, FieldOverride, names::REASON_CANNOT_MOVE};
 
 /// The condition of a Placement with a cluster for its object.
 pub const PLACEMENT_SCHEDULED: &str = "Scheduled";
@@ -45,9 +45,16 @@ pub struct PlacementSpec {
     /// What happens if a field that the fleet applied is changed in a cluster.
     #[serde(default)]
     pub drift: DriftPolicy,
+    /// When the object leaves a cluster that is not ready. It is absent if it never does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failover: Option<FailoverPolicy>,
     /// The clusters that run the object.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<PlacedCluster>,
+    /// The clusters that the object leaves, or left, because they were not ready, as long as that matters: until it has left them, or until it
+    /// returns. If it is not divided, it returns to the first one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_clusters: Vec<String>,
     /// The pods that the object asks for, while no cluster has room for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needs: Option<String>,
@@ -57,7 +64,7 @@ pub struct PlacementSpec {
 }
 
 impl PlacementSpec {
-    /// Returns the reason of a cluster that is being drained, and that the object cannot leave, if there is one.
+    /// Returns the reason of a cluster that the object has to leave and cannot, if there is one.
     #[must_use]
     pub fn stuck(&self) -> Option<&PlacementReason> {
         self.reasons.iter().find(|reason| reason.reason == REASON_CANNOT_MOVE)
@@ -116,8 +123,8 @@ pub struct PlacementReason {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlacementStatus {
-    /// `Scheduled`: there is a cluster for the object. `Applied`: each cluster has applied it. `Moving`: it leaves clusters, or it cannot leave one that
-    /// is being drained. It is absent otherwise.
+    /// `Scheduled`: there is a cluster for the object. `Applied`: each cluster has applied it. `Moving`: it leaves clusters, or it has to leave one and
+    /// cannot. It is absent otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,

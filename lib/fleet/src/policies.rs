@@ -4,7 +4,8 @@ use alloc::collections::BTreeMap;
 use core::cmp::Reverse;
 
 use crate::{
-    FieldPath, FieldPathError, FleetObject, KindSelector, SchedulePolicy, SchedulePolicySpec, selector::ParsedSelector,
+    FailoverPolicy, FieldPath, FieldPathError, FleetObject, KindSelector, SchedulePolicy, SchedulePolicySpec,
+    selector::ParsedSelector,
 };
 
 /// A policy whose parts were all understood.
@@ -100,6 +101,16 @@ impl PolicySet {
     #[must_use]
     pub fn unreadable(&self) -> &BTreeMap<String, PolicyError> {
         &self.unreadable
+    }
+
+    /// Returns the failover of each policy that has one.
+    pub(crate) fn failovers(&self) -> impl Iterator<Item = &FailoverPolicy> {
+        self.readable.iter().filter_map(|policy| policy.spec.failover.as_ref())
+    }
+
+    /// Returns the failover of a policy, if it has one.
+    pub(crate) fn failover(&self, name: &str) -> Option<&FailoverPolicy> {
+        self.readable.iter().find(|policy| policy.name == name)?.spec.failover.as_ref()
     }
 
     /// Whether a policy lets one cluster be chosen for each object.

@@ -1,6 +1,7 @@
 //! `SchedulePolicy`: which objects run in which clusters.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use keelway_api::duration::Span;
 use kube_derive::CustomResource;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,52 @@ pub struct SchedulePolicySpec {
     /// How the objects are spread over all clusters that the policy selects. If the field is absent, each object runs in one cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread_constraints: Option<SpreadConstraints>,
+    /// When objects leave a cluster that is not ready. If the field is absent, they stay there. It does not apply to objects that run in every
+    /// cluster, or whose clusters an annotation names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failover: Option<FailoverPolicy>,
+}
+
+/// When objects leave a cluster that is not ready, and whether they return to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FailoverPolicy {
+    /// How long the condition `Ready` of a cluster has to be `Unknown` or `False` before objects leave it. They leave it only if another cluster
+    /// can run them. It is also how long a cluster has to be ready again before objects return to it.
+    #[serde(default = "FailoverPolicy::default_after")]
+    pub after: Span,
+    /// Whether an object returns to the cluster that it left. Replicas that are divided always return.
+    #[serde(default)]
+    pub recovery: FailoverRecovery,
+    /// How many objects with pods may leave a cluster, or return to it, at a time. An object counts until it is ready in its new clusters. Objects
+    /// without pods move at once.
+    #[serde(default = "FailoverPolicy::default_moves")]
+    #[schemars(range(min = 1))]
+    pub max_moves: u32,
+}
+
+impl FailoverPolicy {
+    /// The time, unless another one is set.
+    #[must_use]
+    pub fn default_after() -> Span {
+        Span::minutes(5)
+    }
+
+    /// The number of moves at a time, unless another one is set.
+    #[must_use]
+    pub fn default_moves() -> u32 {
+        4
+    }
+}
+
+/// What happens with an object that left a cluster once the cluster is ready again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum FailoverRecovery {
+    /// The object stays in its new cluster.
+    #[default]
+    Stay,
+    /// The object moves back, if it has room there. Its new cluster runs it until it is ready.
+    Return,
 }
 
 /// The objects that a policy selects. An object is selected if one of the label selectors matches it and one of the kinds is its own. A

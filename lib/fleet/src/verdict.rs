@@ -3,8 +3,10 @@
 use alloc::collections::BTreeMap;
 use core::fmt;
 
+use k8s_openapi::jiff::Timestamp;
+
 use crate::{
-    ClusterTaint, MoveObstacle, PlacementReason, RoomShortage, ScoreStep,
+    ClusterTaint, LeaveCause, MoveObstacle, PlacementReason, RoomShortage, ScoreStep,
     names::{REASON_CANNOT_MOVE, REASON_NEEDED},
 };
 
@@ -46,8 +48,13 @@ pub enum RunReason {
     },
     /// It runs the object as every selected cluster does.
     Everywhere,
-    /// It is being drained, and the object stays.
-    CannotMove(MoveObstacle),
+    /// The object has to leave it, and stays.
+    CannotMove {
+        /// Why it has to leave.
+        cause: LeaveCause,
+        /// Why it stays.
+        obstacle: MoveObstacle,
+    },
     /// Other clusters run the object as well, and something in this one may need it until it has left.
     Needed,
 }
@@ -83,6 +90,16 @@ pub enum Rejection {
     },
     /// The cluster is being removed from the fleet.
     Leaving,
+    /// The object leaves the cluster, or left it, because it was not ready.
+    Lost {
+        /// Since when it has not been ready. It is `None` if the cluster is ready again.
+        since: Option<Timestamp>,
+    },
+    /// The object left the cluster because it was not ready, and the cluster has to be ready for longer before it returns.
+    Recovering {
+        /// The time at which it returns if the cluster is ready until then.
+        until: Timestamp,
+    },
     /// The cluster is being drained.
     Draining,
     /// The cluster is cordoned.
@@ -112,7 +129,7 @@ impl PlacementVerdict {
             Self::Runs(RunReason::Stays) => "Stays",
             Self::Runs(RunReason::Divided { .. }) => "Divided",
             Self::Runs(RunReason::Everywhere) => "Everywhere",
-            Self::Runs(RunReason::CannotMove(_)) => REASON_CANNOT_MOVE,
+            Self::Runs(RunReason::CannotMove { .. }) => REASON_CANNOT_MOVE,
             Self::Runs(RunReason::Needed) => REASON_NEEDED,
             Self::Rejected(rejection) => rejection.reason(),
             Self::Outranked { .. } => "Outranked",
@@ -137,6 +154,8 @@ impl Rejection {
             Self::NoTopologyLabel { .. } => "NoTopologyLabel",
             Self::NoShare { .. } => "NoShare",
             Self::Leaving => "Leaving",
+            Self::Lost { .. } => "Lost",
+            Self::Recovering { .. } => "Recovering",
             Self::Draining => "Draining",
             Self::Cordoned => "Cordoned",
             Self::Tainted { .. } => "Tainted",
@@ -153,6 +172,7 @@ impl fmt::Display for PlacementVerdict {
             Self::Runs(reason) => reason.fmt(f),
             Self::Rejected(rejection) => rejection.fmt(f),
             Self::Outranked { winner, by } => match by {
+                ScoreStep::Home => write!(f, "the object returns to {winner}, which is ready again"),
                 ScoreStep::Current => write!(f, "the object runs in {winner}, and nothing forbids it"),
                 ScoreStep::Order => write!(f, "{winner} comes first in spec.orderedClusterSelector"),
                 ScoreStep::Untainted => {
@@ -172,7 +192,7 @@ impl fmt::Display for RunReason {
             Self::Stays => f.write_str("the object runs there already, and nothing forbids it"),
             Self::Divided { replicas, total } => write!(f, "{replicas} of {total} replicas"),
             Self::Everywhere => f.write_str("the object runs in every selected cluster"),
-            Self::CannotMove(obstacle) => obstacle.fmt(f),
+            Self::CannotMove { cause, obstacle } => write!(f, "{cause}, and {obstacle}"),
             Self::Needed => {
                 f.write_str("pods or data in the cluster may need the object, so it stays until they have left")
             }
@@ -199,6 +219,11 @@ impl fmt::Display for Rejection {
             }
             Self::NoShare { domain } => write!(f, "spec.spreadConstraints.percentageSplit assigns nothing to {domain}"),
             Self::Leaving => f.write_str("the cluster is being removed from the fleet"),
+            Self::Lost { since: Some(since) } => write!(f, "the cluster has not been ready since {since}"),
+            Self::Lost { since: None } => f.write_str("the cluster was not ready, and the object has left it"),
+            Self::Recovering { until } => {
+                write!(f, "the object returns at {until} if the cluster is ready until then")
+            }
             Self::Draining => f.write_str("the cluster is being drained (spec.drain)"),
             Self::Cordoned => f.write_str("the cluster is cordoned (spec.unschedulable)"),
             Self::Tainted { taint: ClusterTaint { key, value, .. } } => {

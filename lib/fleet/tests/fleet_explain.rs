@@ -77,6 +77,16 @@ fn an_object_that_is_divided_and_fails_in_a_cluster() {
 }
 
 #[test]
+fn an_object_in_a_cluster_that_is_not_ready() {
+    let placement = json!({ "policy": "shop", "failover": { "after": "10m" }, "clusters": [{ "name": "north" }], "reasons": [
+        reason("east", "Outranked", "the object runs in north, and nothing forbids it"),
+        reason("north", "Stays", "the object runs there already, and nothing forbids it"),
+    ] });
+    let status = json!({ "clusters": [reported("north", "True", "Applied", "")] });
+    insta::assert_snapshot!(explained(&placement, &status));
+}
+
+#[test]
 fn programs_read_the_same() {
     let placement = json!({ "policy": "shop", "clusters": [{ "name": "east" }], "reasons": [reason("east", "Stays", "x")],
         "object": { "group": "apps", "version": "v1", "kind": "Deployment", "namespace": "shop", "name": "web" } });

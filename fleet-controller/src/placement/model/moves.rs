@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use keelway_fleet::{ContentRole, PlacementLink, PlacementSpec, Work, names::cluster_of_namespace};
+use keelway_fleet::{ContentRole, LeaveCause, PlacementLink, PlacementSpec, Work, names::cluster_of_namespace};
 use kube::ResourceExt;
 
 use super::{FleetModel, WorkKey};
@@ -17,7 +17,7 @@ pub(super) struct FleetMoves {
     /// The clusters that each object is leaving.
     leaving: BTreeMap<PlacementLink, BTreeSet<String>>,
     /// The objects that can leave each cluster once fewer others do.
-    waiting: BTreeMap<String, BTreeSet<PlacementLink>>,
+    waiting: BTreeMap<String, BTreeMap<PlacementLink, LeaveCause>>,
 }
 
 impl FleetModel {
@@ -32,40 +32,49 @@ impl FleetModel {
     /// written.
     pub(in crate::placement) fn note_leaving(&mut self, link: &PlacementLink, planned: Option<&PlacementSpec>) {
         let saved = self.placements.items.get(link).map(|placement| &placement.spec);
-        let after: BTreeSet<String> = match planned.or(saved) {
+        // With whether the agent has been ordered to delete the object.
+        let left: BTreeMap<String, bool> = match planned.or(saved) {
             Some(placement) => self.left_clusters(link, placement),
-            None => BTreeSet::new(),
+            None => BTreeMap::new(),
         };
+        let after: BTreeSet<String> = left.keys().cloned().collect();
         let before = self.moves.leaving.remove(link).unwrap_or_default();
         for cluster in before.difference(&after) {
             if let Some(activity) = self.state.activity.get_mut(cluster) {
                 activity.leaving.remove(link);
+                activity.taken_over.remove(link);
             }
         }
-        for cluster in after.difference(&before) {
-            self.state.activity.entry(cluster.clone()).or_default().leaving.insert(link.clone());
+        for (cluster, is_taken_over) in left {
+            let activity = self.state.activity.entry(cluster).or_default();
+            activity.leaving.insert(link.clone());
+            if is_taken_over {
+                activity.taken_over.insert(link.clone());
+            } else {
+                activity.taken_over.remove(link);
+            }
         }
         if !after.is_empty() {
             self.moves.leaving.insert(link.clone(), after);
         }
     }
 
-    fn left_clusters(&self, link: &PlacementLink, placement: &PlacementSpec) -> BTreeSet<String> {
+    fn left_clusters(&self, link: &PlacementLink, placement: &PlacementSpec) -> BTreeMap<String, bool> {
         let with_pods = self.works(link).filter(|work| self.state.pod_kinds.has_pods(&work.spec.manifest));
-        let clusters = with_pods.filter_map(cluster_of);
-        clusters.filter(|cluster| placement.clusters.iter().all(|placed| placed.name != *cluster)).collect()
+        let works = with_pods.filter_map(|work| Some((cluster_of(work)?, work.metadata.deletion_timestamp.is_some())));
+        works.filter(|(cluster, _)| placement.clusters.iter().all(|placed| placed.name != *cluster)).collect()
     }
 
     /// Notes that an object waits to leave clusters, or does not wait any more.
-    fn note_waiting(&mut self, link: &PlacementLink, waits: &BTreeSet<String>) {
+    fn note_waiting(&mut self, link: &PlacementLink, waits: &BTreeMap<String, LeaveCause>) {
         self.moves.waiting.retain(|cluster, waiting| {
-            if !waits.contains(cluster) {
+            if !waits.contains_key(cluster) {
                 waiting.remove(link);
             }
             !waiting.is_empty()
         });
-        for cluster in waits {
-            self.moves.waiting.entry(cluster.clone()).or_default().insert(link.clone());
+        for (cluster, cause) in waits {
+            self.moves.waiting.entry(cluster.clone()).or_default().insert(link.clone(), *cause);
         }
     }
 
@@ -73,10 +82,14 @@ impl FleetModel {
     pub(super) fn pend_moves(&mut self, now: Instant) {
         let mut next = Vec::new();
         for (cluster, waiting) in &self.moves.waiting {
-            let leaving = self.state.activity.get(cluster).map_or(0, |activity| activity.leaving.len());
-            let most =
-                self.state.clusters.get(cluster).and_then(|cluster| cluster.drain).map_or(0, |drain| drain.max_moves);
-            next.extend(waiting.iter().take((most as usize).saturating_sub(leaving)).cloned());
+            let moves = |cause| self.state.activity.get(cluster).map_or(0, |activity| activity.moves(cause));
+            let mut begun = 0;
+            for (link, cause) in waiting {
+                if moves(cause) + begun < cause.max_moves() as usize {
+                    begun += 1;
+                    next.push(link.clone());
+                }
+            }
         }
         self.pend(next, PlanCause::Decision, now);
     }

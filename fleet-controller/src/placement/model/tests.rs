@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
+use k8s_openapi::jiff::Timestamp;
 use keelway_fleet::{PlacementLink, Work, WorkOrder, WorkloadCluster, WorkloadPlacement, names::works_namespace};
 use kube::{api::DynamicObject, runtime::watcher::Event};
 use serde::de::DeserializeOwned;
@@ -28,6 +29,10 @@ struct TestFleet {
 
 fn typed<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn timestamp(time: &str) -> Timestamp {
+    time.parse().unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn kind(name: &str) -> PlacedKind {
@@ -65,15 +70,36 @@ impl TestFleet {
     }
 
     fn cluster(&mut self, name: &str, spec: &Value, cpus: u32) {
+        self.reported(name, spec, cpus, ("True", "2026-11-27T08:00:00Z"));
+    }
+
+    /// The condition `Ready` of a cluster has this status since this time.
+    fn ready(&mut self, name: &str, status: &str, since: &str) {
+        self.reported(name, &json!({}), 64, (status, since));
+    }
+
+    fn reported(&mut self, name: &str, spec: &Value, cpus: u32, (status, since): (&str, &str)) {
         let rooms = json!([{ "nodes": 4, "free": { "cpu": cpus.to_string(), "memory": "64Gi", "pods": "110" } }]);
         let cluster: WorkloadCluster = typed(json!({
             "apiVersion": FLEET, "kind": "Cluster", "metadata": { "name": name }, "spec": spec,
             "status": {
-                "conditions": [{ "type": "Ready", "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-11-27T08:00:00Z" }],
+                "conditions": [{ "type": "Ready", "status": status, "reason": "r", "message": "", "lastTransitionTime": since }],
                 "capacity": { "observedTime": "2026-11-27T08:00:00.000000Z", "nodeGroups": [{ "rooms": rooms }] },
             },
         }));
         self.observe(FleetChange::Cluster(Event::Apply(cluster)));
+    }
+
+    /// The policy gets this failover.
+    fn failover(&mut self, failover: &Value) {
+        let policy = json!({ "apiVersion": FLEET, "kind": "SchedulePolicy", "metadata": { "name": "all" },
+                             "spec": { "resourceSelectors": { "labelSelectors": [{}] }, "failover": failover } });
+        self.observe(FleetChange::Policy(Event::Apply(typed(policy))));
+    }
+
+    /// It is this time.
+    fn time(&mut self, time: &str) {
+        self.model.set_time(timestamp(time), self.now);
     }
 
     fn object(&mut self, of: &str, name: &str) {
@@ -256,4 +282,89 @@ fn a_report_of_a_cluster_plans_nothing_that_is_placed() {
     fleet.settle();
     fleet.cluster("b", &json!({}), 1);
     assert!((1..=4).contains(&fleet.settle()));
+}
+
+#[test]
+fn objects_leave_a_lost_cluster_a_few_at_a_time_and_the_copies_are_deleted_when_it_returns() {
+    let mut fleet = TestFleet::new(5);
+    for number in 0..5 {
+        fleet.report("a", &format!("web-{number}"));
+    }
+    fleet.failover(&json!({ "maxMoves": 2 }));
+    fleet.time("2026-11-27T09:00:00Z");
+    fleet.settle();
+    fleet.ready("a", "Unknown", "2026-11-27T09:10:00Z");
+    fleet.time("2026-11-27T09:10:00Z");
+    fleet.settle();
+    assert_eq!(fleet.model.deadline(), Some(timestamp("2026-11-27T09:15:00Z")));
+    fleet.time("2026-11-27T09:14:59Z");
+    assert_eq!(fleet.settle(), 0, "nothing is planned before the time");
+    fleet.time("2026-11-27T09:15:00Z");
+    fleet.settle();
+    let mut moved = 0;
+    while moved < 5 {
+        assert_eq!(fleet.works("b").len(), 5.min(moved + 2));
+        let name = fleet.works("b")[moved].to_owned();
+        fleet.report("b", &name);
+        fleet.settle();
+        // The agent of the lost cluster does not delete the object, and the next one leaves.
+        let leaving = ("Leaving".to_owned(), "the agent of a deletes the object there".to_owned());
+        assert_eq!(fleet.condition(DEPLOYMENT, &name), Some(leaving));
+        moved += 1;
+    }
+    assert_eq!((fleet.works("a").len(), fleet.works("b").len()), (5, 5));
+    assert_eq!(fleet.model.deadline(), None);
+    fleet.ready("a", "True", "2026-11-27T09:30:00Z");
+    fleet.time("2026-11-27T09:30:00Z");
+    fleet.settle();
+    for number in 0..5 {
+        fleet.report("a", &format!("web-{number}"));
+    }
+    fleet.settle();
+    fleet.time("2026-11-27T10:00:00Z");
+    fleet.settle();
+    assert_eq!((fleet.works("a").len(), fleet.works("b").len()), (0, 5));
+}
+
+#[test]
+fn objects_return_at_the_deadline() {
+    let mut fleet = TestFleet::new(1);
+    fleet.report("a", "web-0");
+    fleet.failover(&json!({ "recovery": "Return" }));
+    fleet.time("2026-11-27T09:00:00Z");
+    fleet.ready("a", "Unknown", "2026-11-27T09:10:00Z");
+    fleet.time("2026-11-27T09:15:00Z");
+    fleet.settle();
+    fleet.report("b", "web-0");
+    fleet.settle();
+    fleet.ready("a", "True", "2026-11-27T09:20:00Z");
+    fleet.time("2026-11-27T09:20:00Z");
+    fleet.settle();
+    fleet.report("a", "web-0");
+    fleet.settle();
+    assert_eq!((fleet.works("a"), fleet.works("b")), (vec![], vec!["web-0"]));
+    assert_eq!(fleet.model.deadline(), Some(timestamp("2026-11-27T09:25:00Z")));
+    fleet.time("2026-11-27T09:25:00Z");
+    fleet.settle();
+    assert_eq!((fleet.works("a"), fleet.works("b")), (vec!["web-0"], vec!["web-0"]), "it is not ready there yet");
+    fleet.report("a", "web-0");
+    fleet.settle();
+    fleet.report("b", "web-0");
+    fleet.settle();
+    assert_eq!((fleet.works("a"), fleet.works("b")), (vec!["web-0"], vec![]));
+    assert_eq!(fleet.settle(), 0);
+}
+
+#[test]
+fn a_replica_that_has_just_begun_moves_nothing() {
+    let mut fleet = TestFleet::new(1);
+    fleet.failover(&json!({}));
+    fleet.ready("a", "Unknown", "2026-11-27T09:00:00Z");
+    fleet.time("2026-11-27T10:00:00Z");
+    fleet.settle();
+    assert_eq!(fleet.works("b"), Vec::<&str>::new());
+    assert_eq!(fleet.model.deadline(), Some(timestamp("2026-11-27T10:00:40Z")));
+    fleet.time("2026-11-27T10:00:40Z");
+    fleet.settle();
+    assert_eq!(fleet.works("b"), ["web-0"]);
 }

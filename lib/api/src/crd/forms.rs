@@ -14,9 +14,9 @@ pub(super) const MEMORY: &str = "[0-9]{1,15}([KMGT]i|[kMGT])?";
 /// An amount of CPU.
 pub(super) const CPU: &str = "[0-9]{1,6}m?";
 /// A duration.
-pub(super) const SPAN: &str = "([0-9]+[hms])+";
+pub const SPAN: &str = "([0-9]+[hms])+";
 /// A duration that is too long for CEL.
-pub(super) const ENDLESS: &str = "[0-9]{7,}h|[0-9]{9,}m|[0-9]{10,}s";
+pub const ENDLESS: &str = "[0-9]{7,}h|[0-9]{9,}m|[0-9]{10,}s";
 /// The id of a cluster or installation.
 pub(super) const ID: &str = "^[0-9a-f]{16}$";
 

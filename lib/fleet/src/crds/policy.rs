@@ -1,8 +1,8 @@
 //! The checks of a SchedulePolicy by an API server: a policy that contradicts itself is refused at once.
 
 use keelway_api::crd::{
-    cel::{CelRule, rule, write},
-    forms::{LABEL, subdomain},
+    cel::{CelRule, is, rule, write},
+    forms::{ENDLESS, LABEL, SPAN, subdomain},
     schema::extend,
 };
 use serde_json::{Value as Json, json};
@@ -11,6 +11,9 @@ use super::selector;
 
 const KINDS: &str = "spec.resourceSelectors.kinds[]";
 const SPREAD: &str = "spec.spreadConstraints";
+const AFTER: &str = "spec.failover.after";
+/// The longest time that objects wait before they leave a cluster.
+const LONGEST_AFTER: &str = "8760h";
 const ORDER: &str = "spec.orderedClusterSelector";
 const OVERRIDES: &str = "spec.spreadConstraints.overrides[]";
 const RESOURCES: &str = "spec.spreadConstraints.overrides[].resources[]";
@@ -32,6 +35,7 @@ pub(super) fn refine(root: &mut Json) {
     rules.extend(ordering());
     rules.extend(spreading());
     rules.extend(overrides());
+    rules.extend(failover());
     write(root, rules);
 }
 
@@ -65,6 +69,7 @@ fn bounds(root: &mut Json) {
     extend(root, &format!("{RESOURCES}.name"), json!({"maxLength": 253, "minLength": 1}));
     extend(root, &format!("{RESOURCES}.namespace"), json!({"maxLength": 63}));
     extend(root, &format!("{FIELDS}.fieldPath"), json!({"maxLength": 160}));
+    extend(root, AFTER, json!({"maxLength": 32}));
     extend(root, &format!("{SPREAD}.topologyKey"), json!({"maxLength": 316}));
     extend(root, &format!("{ORDER}.matchExpressions"), json!({"minItems": 1}));
     extend(root, &format!("{ORDER}.matchExpressions[].key"), json!({"maxLength": 316}));
@@ -145,6 +150,31 @@ fn spreading() -> Vec<CelRule> {
             "self.spreadMode != 'Divide' || !has(self.overrides) || self.overrides.all(domain, \
              domain.resources.all(resource, resource.override.all(field, field.fieldPath != 'spec.replicas')))",
             "an override of spec.replicas contradicts spreadMode Divide; write the shares into percentageSplit, or spreadMode: Duplicate",
+        ),
+    ]
+}
+
+fn failover() -> Vec<CelRule> {
+    vec![
+        rule(
+            "spec",
+            "!has(self.failover) || !has(self.spreadConstraints) || self.spreadConstraints.spreadMode != 'Duplicate'",
+            "failover has no meaning with spreadMode Duplicate, in which each cluster runs all replicas; remove it, or write spreadMode: Divide",
+        ),
+        rule(
+            AFTER,
+            is("self", SPAN),
+            "\"{self}\" is not a duration such as 8760h, 1h30m or 90s; write it in that form",
+        ),
+        rule(
+            AFTER,
+            format!(
+                "!{} || (!self.matches('{ENDLESS}') && duration(self) > duration('0s') && duration(self) <= duration('{LONGEST_AFTER}'))",
+                is("self", SPAN)
+            ),
+            format!(
+                "must be from 1s to {LONGEST_AFTER}, not {{self}}; write a time such as 5m, or remove failover if objects are to stay"
+            ),
         ),
     ]
 }

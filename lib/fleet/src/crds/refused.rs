@@ -21,6 +21,7 @@ pub fn refused_policies() -> Vec<RefusedPolicy> {
     all.extend(orders());
     all.extend(spreads());
     all.extend(overrides());
+    all.extend(failovers());
     all
 }
 
@@ -160,6 +161,25 @@ fn spreads() -> Vec<RefusedPolicy> {
             &spread(&json!({ "topologyKey": "no label" })),
             "spec.spreadConstraints.topologyKey",
             "is not a label key",
+        ),
+    ]
+}
+
+fn failovers() -> Vec<RefusedPolicy> {
+    let with = |failover: Json| json!({ "resourceSelectors": { "labelSelectors": [{}] }, "failover": failover });
+    let mut copies = spread(&json!({ "spreadMode": "Duplicate" }));
+    copies["failover"] = json!({});
+    let after = "spec.failover.after";
+    vec![
+        refused("failover of copies", &copies, "spec", "failover has no meaning with spreadMode Duplicate"),
+        refused("a time that is not one", &with(json!({ "after": "5 minutes" })), after, "is not a duration"),
+        refused("no time", &with(json!({ "after": "0s" })), after, "must be from 1s to 8760h"),
+        refused("more than a year", &with(json!({ "after": "8761h" })), after, "must be from 1s to 8760h"),
+        refused(
+            "an unknown recovery",
+            &with(json!({ "recovery": "Undo" })),
+            "spec.failover.recovery",
+            "supported values: \"Stay\", \"Return\"",
         ),
     ]
 }

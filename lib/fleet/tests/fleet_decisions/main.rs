@@ -4,6 +4,7 @@
 
 mod conformance;
 mod drains;
+mod failovers;
 mod keeping;
 mod manifests;
 mod orders;

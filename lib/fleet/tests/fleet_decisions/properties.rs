@@ -2,25 +2,36 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use keelway_fleet::{
     CandidateCluster, ClusterActivity, ClusterDrain, ClusterTaint, ContentRole, DecisionRequest, DivisionPart,
-    FleetState, KeepReason, ObjectState, PlacementLink, PlacementOutcome, PlacementSpec, PolicySet, TaintEffect,
-    decide, divide,
+    FleetClock, FleetState, KeepReason, ObjectState, PlacementLink, PlacementOutcome, PlacementSpec, PolicySet,
+    TaintEffect, decide, divide,
     invariants::{check_decision, check_works},
     placement_link, plan_works,
 };
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
-use crate::world::{ample, deployment, labelled, object, parsed, policy};
+use crate::world::{ample, deployment, labelled, object, parsed, policy, report, start};
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
+fn now() -> Timestamp {
+    start() + SignedDuration::from_hours(1)
+}
+
 fn a_cluster(name: &'static str) -> impl Strategy<Value = CandidateCluster> {
-    (0..4_u8, any::<bool>(), 0..8_u8).prop_map(move |(zone, is_ready, state)| {
+    (0..4_u8, 0..5_u8, 0..600_i64, 0..8_u8).prop_map(move |(zone, ready, age, state)| {
         let mut cluster = labelled(name, if zone == 3 { json!({}) } else { json!({ "zone": format!("z{zone}") }) });
-        if !is_ready {
-            cluster.ready = None;
+        match ready {
+            0 => cluster.ready = None,
+            1 => report(&mut cluster, "Unknown", now() - SignedDuration::from_secs(age)),
+            2 => {
+                report(&mut cluster, "False", start());
+                report(&mut cluster, "True", now() - SignedDuration::from_secs(age));
+            }
+            _ => {}
         }
         cluster.is_cordoned = state == 1;
         cluster.is_leaving = state == 2;
@@ -55,9 +66,13 @@ fn a_spread() -> impl Strategy<Value = Json> {
 }
 
 fn policies() -> impl Strategy<Value = PolicySet> {
-    let one = (proptest::option::of(a_spread()), 0..3_i32, proptest::option::of(0..3_u8));
+    let failover = (any::<bool>(), 1..3_u8).prop_map(|(returns, moves)| {
+        json!({ "after": "5m", "recovery": if returns { "Return" } else { "Stay" }, "maxMoves": moves })
+    });
+    let one =
+        (proptest::option::of(a_spread()), 0..3_i32, proptest::option::of(0..3_u8), proptest::option::of(failover));
     proptest::collection::vec(one, 0..4).prop_map(|all| {
-        PolicySet::read(all.into_iter().enumerate().map(|(index, (spread, priority, zone))| {
+        PolicySet::read(all.into_iter().enumerate().map(|(index, (spread, priority, zone, failover))| {
             let mut more = json!({ "priority": priority });
             if spread.is_none() && priority == 1 {
                 let order = json!({ "key": "zone", "operator": "In", "values": ["z1", "z0"] });
@@ -65,6 +80,9 @@ fn policies() -> impl Strategy<Value = PolicySet> {
             }
             if let Some(spread) = spread {
                 more["spreadConstraints"] = spread;
+            }
+            if let Some(failover) = failover {
+                more["failover"] = failover;
             }
             if let Some(zone) = zone {
                 more["clusterSelector"] = json!({ "matchLabels": { "zone": format!("z{zone}") } });
@@ -92,12 +110,13 @@ fn an_object() -> impl Strategy<Value = Json> {
 
 /// What goes on in clusters: pods in `default`, and another object that leaves.
 fn activity() -> impl Strategy<Value = BTreeMap<String, ClusterActivity>> {
-    let one = (any::<bool>(), any::<bool>()).prop_map(|(has_pods, leaves)| {
+    let one = (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(has_pods, leaves, is_taken_over)| {
         let mut activity = ClusterActivity::default();
         if has_pods {
             activity.add(ContentRole::Holder, "default");
         }
         let other = PlacementLink { namespace: "default".to_owned(), name: "deployment.apps.other".to_owned() };
+        activity.taken_over.extend((leaves && is_taken_over).then(|| other.clone()));
         activity.leaving.extend(leaves.then_some(other));
         activity
     });
@@ -106,13 +125,23 @@ fn activity() -> impl Strategy<Value = BTreeMap<String, ClusterActivity>> {
 }
 
 fn a_fleet() -> impl Strategy<Value = FleetState> {
-    (clusters(), policies(), activity(), proptest::sample::subsequence(NAMES.to_vec(), 0..2)).prop_map(
-        |(clusters, policies, activity, removed)| {
+    let removed = proptest::sample::subsequence(NAMES.to_vec(), 0..2);
+    (clusters(), policies(), activity(), removed, 0..8_u8).prop_map(
+        |(clusters, policies, activity, removed, started)| {
+            let observing_since = if started == 0 { now() } else { Timestamp::UNIX_EPOCH };
+            let clock = FleetClock { now: now(), observing_since };
             let removed = removed.into_iter().filter(|name| !clusters.contains_key(*name)).map(str::to_owned).collect();
             let capacity = ample(clusters.keys().map(String::as_str));
-            FleetState { clusters, removed, policies, capacity, activity, ..FleetState::default() }
+            FleetState { clusters, removed, policies, capacity, activity, clock, ..FleetState::default() }
         },
     )
+}
+
+/// Returns the fleet as it is just before its next deadline, or much later if it has none.
+fn before_deadline(fleet: FleetState) -> FleetState {
+    let deadline = fleet.next_deadline().unwrap_or_else(|| now() + SignedDuration::from_hours(10_000));
+    let now = deadline - SignedDuration::from_secs(1);
+    FleetState { clock: FleetClock { now, ..fleet.clock }, ..fleet }
 }
 
 proptest! {
@@ -157,6 +186,7 @@ proptest! {
             let decision = decide(&fleet, &request);
             prop_assert_eq!(check_decision(&fleet, &request, &decision), []);
             prop_assert_eq!(&decide(&fleet, &request), &decision);
+            prop_assert_eq!(&decide(&before_deadline(fleet), &request), &decision);
             if let PlacementOutcome::Place(placement) = decision.outcome {
                 current = Some(placement);
             }

@@ -5,16 +5,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::{SignedDuration, Timestamp},
+};
 use keelway_fleet::{
-    CandidateCluster, ClusterActivity, ClusterDrain, DecisionRequest, ExistingWork, FleetState, ObjectState,
-    PlacementDecision, PlacementLink, PlacementOutcome, PlacementSpec, PodReadiness, PolicySet, SchedulePolicy,
-    WorkOrder, WorkSpec, WorkWait, decide,
+    CandidateCluster, ClusterActivity, ClusterDrain, DecisionRequest, ExistingWork, FleetClock, FleetState, LeaveCause,
+    ObjectState, PlacementDecision, PlacementLink, PlacementOutcome, PlacementSpec, PodReadiness, PolicySet,
+    SchedulePolicy, WorkOrder, WorkSpec, WorkWait, decide,
     invariants::{check_decision, check_works},
     placement_link, plan_works,
 };
 use serde_json::{Value as Json, json};
 
-use crate::world::{ample, cluster, deployment, labelled, parsed, policy};
+use crate::world::{ample, cluster, deployment, labelled, parsed, policy, report, start};
 
 const OBJECTS: [&str; 3] = ["web", "api", "db"];
 const CLUSTERS: [&str; 4] = ["a", "b", "c", "d"];
@@ -50,10 +54,18 @@ pub(crate) enum FleetBug {
     KeepsGhosts,
     /// The controller regards an object as settled after a write whose reply was lost.
     ForgetsLostReplies,
+    /// Objects leave a cluster as soon as it is not ready.
+    FailsOverAtOnce,
+    /// Objects return to a cluster as soon as it is ready.
+    ReturnsAtOnce,
+    /// A Placement does not remember the clusters that its object left.
+    ForgetsTheLost,
+    /// Objects that other clusters have taken over from a lost cluster count as leaving it.
+    CountsWhoWasTakenOver,
 }
 
 impl FleetBug {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::DeletesWhatItCannotRead,
         Self::MovesAtOnce,
         Self::LeavesBeforeReady,
@@ -67,6 +79,10 @@ impl FleetBug {
         Self::ForgetsLostReports,
         Self::KeepsGhosts,
         Self::ForgetsLostReplies,
+        Self::FailsOverAtOnce,
+        Self::ReturnsAtOnce,
+        Self::ForgetsTheLost,
+        Self::CountsWhoWasTakenOver,
     ];
 }
 
@@ -101,6 +117,9 @@ struct StoredWork {
 pub(crate) struct FleetSimulation {
     random: u64,
     bug: Option<FleetBug>,
+    /// Whether clusters only lose their connections, and the policy with failover stays.
+    has_outages_only: bool,
+    now: Timestamp,
     pub(crate) log: Vec<String>,
     objects: BTreeMap<&'static str, Json>,
     policies: Vec<SchedulePolicy>,
@@ -135,13 +154,17 @@ pub(crate) struct FleetSimulation {
 
 impl FleetSimulation {
     pub(crate) fn new(seed: u64, bug: Option<FleetBug>) -> Self {
+        let has_outages_only = seed.is_multiple_of(3);
+        let clusters = if has_outages_only { &CLUSTERS[..] } else { &CLUSTERS[..2] };
         Self {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             bug,
+            has_outages_only,
+            now: start(),
             log: Vec::new(),
             objects: BTreeMap::new(),
-            policies: vec![policy("all", json!({}))],
-            clusters: ["a", "b"].map(|name| (name.to_owned(), cluster(name))).into(),
+            policies: vec![if has_outages_only { with_failover(seed / 3) } else { policy("all", json!({})) }],
+            clusters: clusters.iter().map(|&name| (name.to_owned(), cluster(name))).collect(),
             placements: BTreeMap::new(),
             works: BTreeMap::new(),
             seen: BTreeMap::new(),
@@ -159,20 +182,30 @@ impl FleetSimulation {
         }
     }
 
-    /// Runs a history with faults, heals everything, and checks that the fleet settles as it should.
+    /// Runs a history with faults, lets the fleet settle while clusters are lost, heals everything, and checks that the fleet settles as it should.
     pub(crate) fn run(&mut self, steps: usize) -> Result<(), String> {
         for _ in 0..steps {
             self.step()?;
             self.remove_clusters();
             self.check_presence()?;
         }
+        self.settle()?;
+        self.check_failover()?;
         self.heal();
+        self.settle()?;
+        self.check_settled()
+    }
+
+    /// Runs rounds without faults until nothing is written, and no time changes that.
+    fn settle(&mut self) -> Result<(), String> {
         for _ in 0..ROUNDS {
             let before = self.writes;
             self.round()?;
             self.remove_clusters();
+            self.check_presence()?;
             if self.writes == before {
-                return self.check_settled();
+                let Some(deadline) = self.fleet().next_deadline() else { return Ok(()) };
+                self.now = deadline;
             }
         }
         Err("the fleet does not settle".to_owned())
@@ -191,6 +224,8 @@ impl FleetSimulation {
     }
 
     fn step(&mut self) -> Result<(), String> {
+        let seconds = i64::try_from(self.next(30)).unwrap();
+        self.now += SignedDuration::from_secs(seconds);
         match self.next(10) {
             0 => self.person(),
             1 => self.fault(),
@@ -221,7 +256,7 @@ impl FleetSimulation {
 
     fn person(&mut self) {
         let object = self.pick(&OBJECTS);
-        let kind = self.next(10);
+        let kind = if self.has_outages_only { self.next(6) * 17 } else { self.next(14) };
         let number = u32::try_from(self.next(9)).unwrap();
         self.log.push(format!("person: {object} {kind} {number}"));
         self.skipped.remove(object);
@@ -244,25 +279,27 @@ impl FleetSimulation {
                 let operator = json!({ "key": "tier", "operator": "Gt", "values": ["1"] });
                 self.policies.push(policy("newer", json!({ "clusterSelector": { "matchExpressions": [operator] } })));
             }
+            6..=8 => self.policies = vec![with_failover(kind)],
             _ => drop(self.objects.insert(object, deployment(object, number, json!({}), json!({})))),
         }
     }
 
     fn fault(&mut self) {
         let name = self.pick(&CLUSTERS).to_owned();
-        let kind = self.next(8);
+        let kind = if self.has_outages_only { 7 } else { self.next(8) };
         self.log.push(format!("fault: {name} {kind}"));
         self.removed.remove(&name);
+        let now = self.now;
         let cluster = self.clusters.entry(name.clone()).or_insert_with(|| labelled(&name, json!({})));
         match kind {
             0 => cluster.is_cordoned = !cluster.is_cordoned,
             1 => cluster.is_leaving = !cluster.is_leaving,
             2..=3 => cluster.drain = cluster.drain.is_none().then_some(ClusterDrain { max_moves: 1 }),
             _ if !self.lost.remove(&name) => {
-                report(cluster, "Unknown");
+                report(cluster, "Unknown", now);
                 self.lost.insert(name);
             }
-            _ => report(cluster, "True"),
+            _ => report(cluster, "True", now),
         }
     }
 
@@ -270,7 +307,7 @@ impl FleetSimulation {
         self.log.push("heal".to_owned());
         self.lost.clear();
         for cluster in self.clusters.values_mut() {
-            report(cluster, "True");
+            report(cluster, "True", self.now);
         }
     }
 
@@ -375,7 +412,12 @@ impl FleetSimulation {
         self.writes += 1;
         let left = self.placements.get(name).into_iter().flat_map(|before| &before.clusters);
         let left = left.filter(|cluster| !placement.clusters.iter().any(|placed| placed.name == cluster.name));
-        self.counted.extend(left.map(|cluster| (cluster.name.clone(), name.to_owned())));
+        for cluster in left {
+            let why = placement.reasons.iter().find(|reason| reason.cluster == cluster.name);
+            let why = why.map_or("it is removed", |reason| &reason.message);
+            self.log.push(format!("  {name} leaves {}: {why}", cluster.name));
+            self.counted.insert((cluster.name.clone(), name.to_owned()));
+        }
         self.named.extend(placement.clusters.iter().map(|cluster| (name, cluster.name.clone())));
         self.placements.insert(name, placement);
     }
@@ -396,6 +438,7 @@ impl FleetSimulation {
             removed: self.removed.clone(),
             capacity: ample(CLUSTERS),
             activity: self.activity(),
+            clock: FleetClock { now: self.now, ..FleetClock::default() },
             ..FleetState::default()
         }
     }
@@ -415,6 +458,16 @@ impl FleetSimulation {
             seen.clusters.retain(|name, _| !self.lost.contains(name));
             seen.removed.extend(self.lost.iter().cloned());
         }
+        let is_hasty = |status: &str| match self.bug {
+            Some(FleetBug::FailsOverAtOnce) => status != "True",
+            Some(FleetBug::ReturnsAtOnce) => status == "True",
+            _ => false,
+        };
+        for ready in seen.clusters.values_mut().filter_map(|cluster| cluster.ready.as_mut()) {
+            if is_hasty(&ready.status) {
+                ready.last_transition_time = Time(start());
+            }
+        }
         let forgets = self.bug == Some(FleetBug::ForgetsTheCurrent);
         decide(&seen, &DecisionRequest { current: request.current.filter(|_| !forgets), ..*request })
     }
@@ -426,6 +479,9 @@ impl FleetSimulation {
         let request = DecisionRequest { object, is_autoscaled: false, current };
         let decision = self.decision(&request);
         let PlacementOutcome::Place(mut placement) = decision.outcome.clone() else { return Ok(None) };
+        if self.bug == Some(FleetBug::ForgetsTheLost) {
+            placement.lost_clusters.clear();
+        }
         if self.bug == Some(FleetBug::LosesTheRest) {
             let total = object.replicas().unwrap_or(0);
             let number = u32::try_from(placement.clusters.len().max(1)).unwrap();
@@ -582,10 +638,27 @@ impl FleetSimulation {
             let name = work.spec.manifest["metadata"]["name"].as_str().unwrap_or_default();
             let placement = self.placements.get(name);
             if placement.is_some_and(|placement| placement.clusters.iter().all(|placed| placed.name != *cluster)) {
-                all.entry(cluster.clone()).or_default().leaving.insert(work.spec.placement.clone());
+                let activity = all.entry(cluster.clone()).or_default();
+                activity.leaving.insert(work.spec.placement.clone());
+                if work.is_deleting && self.bug != Some(FleetBug::CountsWhoWasTakenOver) {
+                    activity.taken_over.insert(work.spec.placement.clone());
+                }
             }
         }
         all
+    }
+
+    /// No object waits for its turn to leave a lost cluster any more: what has left does not need its agent.
+    fn check_failover(&self) -> Result<(), String> {
+        for (name, object) in &self.objects {
+            let current = self.placements.get(name);
+            let request = DecisionRequest { object: &parsed(object), is_autoscaled: false, current };
+            let waits = self.decision(&request).waits;
+            if waits.values().any(|cause| matches!(cause, LeaveCause::Lost { .. })) {
+                return Err(format!("{name} waits forever to leave {waits:?}"));
+            }
+        }
+        Ok(())
     }
 
     /// Objects run where their Placements say, and what is deleted runs nowhere.
@@ -627,12 +700,19 @@ impl FleetSimulation {
     }
 }
 
-fn link_of(name: &str) -> PlacementLink {
-    placement_link(&parsed(&deployment(name, 0, json!({}), json!({}))).reference)
+/// A policy that lets one cluster be chosen, one to which objects return, or one that divides.
+fn with_failover(kind: u64) -> SchedulePolicy {
+    let mut more = json!({ "failover": { "after": "1m", "maxMoves": 1 } });
+    match kind % 3 {
+        0 => {}
+        1 => more["failover"]["recovery"] = json!("Return"),
+        _ => more["spreadConstraints"] = json!({}),
+    }
+    policy("all", more)
 }
 
-fn report(cluster: &mut CandidateCluster, status: &str) {
-    status.clone_into(&mut cluster.ready.as_mut().unwrap().status);
+fn link_of(name: &str) -> PlacementLink {
+    placement_link(&parsed(&deployment(name, 0, json!({}), json!({}))).reference)
 }
 
 impl StoredWork {

@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::{SignedDuration, Timestamp},
+};
 use keelway_fleet::{
     CandidateCluster, CapacityLedger, DecisionRequest, FleetObject, FleetState, PlacementDecision, PlacementOutcome,
     PlacementSpec, PolicySet, SchedulePolicy, WorkloadCluster, decide, desired_works, invariants::check_decision,
@@ -21,6 +25,7 @@ impl World {
             (name.to_owned(), BTreeMap::from([("kubernetes.io/metadata.name".to_owned(), name.to_owned())]))
         });
         let mut fleet = FleetState { clusters, namespaces: namespaces.into(), ..FleetState::default() };
+        fleet.clock.now = start();
         fleet.capacity = ample(fleet.clusters.keys().map(String::as_str));
         Self { fleet, current: None }
     }
@@ -32,6 +37,17 @@ impl World {
 
     pub(crate) fn cluster(&mut self, name: &str) -> &mut CandidateCluster {
         self.fleet.clusters.get_mut(name).unwrap()
+    }
+
+    /// The time passes.
+    pub(crate) fn wait(&mut self, seconds: i64) {
+        self.fleet.clock.now += SignedDuration::from_secs(seconds);
+    }
+
+    /// The condition `Ready` of a cluster becomes this.
+    pub(crate) fn report(&mut self, cluster: &str, status: &str) {
+        let now = self.fleet.clock.now;
+        report(self.cluster(cluster), status, now);
     }
 
     /// Decides, and checks the decision.
@@ -69,6 +85,20 @@ impl World {
         let placement = self.place(object);
         let works = desired_works(&parsed(object), &placement, false);
         works.into_iter().map(Result::unwrap).map(|work| (work.cluster, work.spec.manifest)).collect()
+    }
+}
+
+/// The time at which the clusters of tests became ready.
+pub(crate) fn start() -> Timestamp {
+    "2026-11-27T08:00:00Z".parse().unwrap()
+}
+
+/// Sets the condition `Ready` of a cluster as its controller does.
+pub(crate) fn report(cluster: &mut CandidateCluster, status: &str, now: Timestamp) {
+    let ready = cluster.ready.as_mut().unwrap();
+    if ready.status != status {
+        status.clone_into(&mut ready.status);
+        ready.last_transition_time = Time(now);
     }
 }
 

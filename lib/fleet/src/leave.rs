@@ -1,8 +1,9 @@
-//! Objects leave a cluster that is being drained, if another one can run them.
+//! Objects leave a cluster that is being drained or was lost, or return from one, if another cluster can run them.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::BTreeMap;
 use core::fmt;
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::Value as Json;
 
 use crate::{
@@ -10,7 +11,48 @@ use crate::{
     placement_link,
 };
 
-/// Why an object stays in a cluster that is being drained.
+/// Why an object has to leave a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaveCause {
+    /// The cluster is being drained.
+    Drain(ClusterDrain),
+    /// The cluster has not been ready for as long as the policy waits.
+    Lost {
+        /// Since when it has not been ready. It is `None` if the cluster is ready again, and the object is still leaving it.
+        since: Option<Timestamp>,
+        /// How many objects with pods may leave it at a time.
+        max_moves: u32,
+    },
+    /// The cluster that the object left before is ready again.
+    Return {
+        /// How many objects with pods may return at a time.
+        max_moves: u32,
+    },
+}
+
+impl LeaveCause {
+    /// Returns how many objects with pods may leave the cluster at a time.
+    #[must_use]
+    pub fn max_moves(&self) -> u32 {
+        match self {
+            Self::Drain(drain) => drain.max_moves,
+            Self::Lost { max_moves, .. } | Self::Return { max_moves } => *max_moves,
+        }
+    }
+}
+
+impl fmt::Display for LeaveCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Drain(_) => f.write_str("the cluster is being drained"),
+            Self::Lost { since: Some(since), .. } => write!(f, "the cluster has not been ready since {since}"),
+            Self::Lost { since: None, .. } => f.write_str("the cluster was not ready"),
+            Self::Return { .. } => f.write_str("the cluster that the object left is ready again"),
+        }
+    }
+}
+
+/// Why an object stays in a cluster that it has to leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MoveObstacle {
     /// No other cluster can run it.
@@ -27,7 +69,6 @@ pub enum MoveObstacle {
 
 impl fmt::Display for MoveObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the cluster is being drained, and ")?;
         match self {
             Self::NoOtherCluster => f.write_str("no other cluster can run the object"),
             Self::NoRoomIn(cluster) => write!(f, "{cluster} has no room for the replicas"),
@@ -83,17 +124,18 @@ impl FleetState {
     }
 
     /// Returns the clusters that an object cannot leave yet, because as many others as allowed are leaving them.
-    pub(crate) fn without_turn<'a>(&self, object: &FleetObject, drained: &[&'a str]) -> BTreeSet<&'a str> {
+    pub(crate) fn without_turn(
+        &self,
+        object: &FleetObject,
+        causes: &BTreeMap<&str, LeaveCause>,
+    ) -> BTreeMap<String, LeaveCause> {
         if !self.pod_kinds.has_pods(&object.manifest) {
-            return BTreeSet::new();
+            return BTreeMap::new();
         }
         let link = placement_link(&object.reference);
-        let is_full = |cluster: &&&str| {
-            let leaving = self.activity.get(**cluster).map(|activity| &activity.leaving);
-            let others = leaving.into_iter().flatten().filter(|other| **other != link).count();
-            self.drain_of(cluster).is_some_and(|drain| others >= drain.max_moves as usize)
-        };
-        drained.iter().filter(is_full).copied().collect()
+        let is_full = |cluster: &str, cause| self.activity.get(cluster).is_some_and(|it| it.is_full(&link, cause));
+        let waits = causes.iter().filter(|(cluster, cause)| is_full(cluster, cause));
+        waits.map(|(cluster, cause)| ((*cluster).to_owned(), *cause)).collect()
     }
 
     /// Returns the first of these clusters that has no room for the replicas which it gets in addition.
