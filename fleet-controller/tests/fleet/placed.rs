@@ -55,7 +55,7 @@ async fn divided(admin: &Client, name: &str, expected: [(&str, Option<u64>); 2])
 }
 
 /// Reports a Work as its agent does.
-async fn applied(agent: &TestAgent, name: &str, status: Value) {
+pub(crate) async fn applied(agent: &TestAgent, name: &str, status: Value) {
     let api = Api::<Work>::namespaced(agent.client.clone(), &works_namespace(&agent.cluster));
     let generation = api.get(name).await.unwrap().metadata.generation;
     let body = json!({

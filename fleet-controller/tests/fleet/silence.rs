@@ -1,14 +1,16 @@
-//! An agent that falls silent: its cluster is `Unknown`, then `False`, and keeps what it has.
+//! An agent that falls silent: its cluster is `Unknown`, then `False`, and keeps what it has, unless a policy has failover.
 
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use keelway_fleet::Work;
+use keelway_fleet::{SchedulePolicy, Work, WorkloadPlacement};
 use kube::{Api, Client, api::PostParams};
 use serde_json::json;
 
 use crate::{
+    agents::TestAgent,
     controller::{FleetController, apply_role, kinds_are_served},
+    placed::{applied, deleted},
     plane::Plane,
     registration::{ready, register},
     wait,
@@ -16,6 +18,8 @@ use crate::{
 
 /// How often the agent that goes on renews its Lease.
 const RENEWAL: Duration = Duration::from_secs(10);
+/// How long the policy with failover waits.
+const AFTER: &str = "5s";
 /// How many seconds the last renewal of the other agent counts.
 const COUNTS: i32 = 8;
 
@@ -33,6 +37,7 @@ pub(crate) async fn silence() {
 
     let began = Instant::now();
     west.beat_for(COUNTS).await.unwrap();
+    let east_reports = TestAgent { cluster: east.cluster.clone(), client: east.client.clone() };
     let beats = tokio::spawn(async move {
         loop {
             east.beat().await.unwrap();
@@ -59,8 +64,59 @@ pub(crate) async fn silence() {
     })
     .await;
     wait::until("west catches up", async || work(&admin, "west", "later").await.is_some()).await;
+    failover(&admin, &west, &east_reports).await;
     assert!(!beats.is_finished());
     controller.stop();
+}
+
+/// An object of a policy with failover leaves a silent cluster. When the agent is back, it deletes its copy, and nothing moves again.
+async fn failover(admin: &Client, west: &TestAgent, east: &TestAgent) {
+    let name = "configmap.core.default.moves";
+    let policy: SchedulePolicy = serde_json::from_value(json!({
+        "apiVersion": "fleet.keelway.dev/v1alpha1",
+        "kind": "SchedulePolicy",
+        "metadata": { "name": "moves" },
+        "spec": {
+            "resourceSelectors": { "labelSelectors": [{ "matchLabels": { "moves": "yes" } }] },
+            "orderedClusterSelector": {
+                "matchExpressions": [{ "key": "kubernetes.io/metadata.name", "operator": "In", "values": ["west", "east"] }],
+            },
+            "failover": { "after": AFTER },
+        },
+    }))
+    .unwrap();
+    Api::<SchedulePolicy>::all(admin.clone()).create(&PostParams::default(), &policy).await.unwrap();
+    let labelled = json!({ "metadata": { "name": "moves", "labels": { "moves": "yes" } } });
+    let objects = Api::<ConfigMap>::namespaced(admin.clone(), "default");
+    objects.create(&PostParams::default(), &serde_json::from_value(labelled).unwrap()).await.unwrap();
+    wait::until("west has it", async || work(admin, "west", "moves").await.is_some()).await;
+    applied(west, name, json!({})).await;
+
+    west.beat_for(COUNTS).await.unwrap();
+    wait::until("east has it, too", async || work(admin, "east", "moves").await.is_some()).await;
+    assert_ne!(ready(admin, "west").await.as_deref(), Some("True"));
+    assert!(work(admin, "west", "moves").await.unwrap().metadata.deletion_timestamp.is_none(), "east is not ready yet");
+    applied(east, name, json!({})).await;
+    let is_left =
+        async || work(admin, "west", "moves").await.is_some_and(|it| it.metadata.deletion_timestamp.is_some());
+    wait::until("west is to delete it", is_left).await;
+    let placements = Api::<WorkloadPlacement>::namespaced(admin.clone(), "default");
+    let placed = async || placements.get("configmap.core.moves").await.unwrap().spec;
+    let spec = placed().await;
+    let reason = spec.reasons.iter().find(|reason| reason.cluster == "west").unwrap();
+    assert_eq!(reason.reason, "Lost", "{}", reason.message);
+
+    wait::until("west is back", async || {
+        west.beat().await.unwrap();
+        ready(admin, "west").await.as_deref() == Some("True")
+    })
+    .await;
+    deleted(west, name).await;
+    wait::until("only east has it", async || work(admin, "west", "moves").await.is_none()).await;
+    tokio::time::sleep(2 * Duration::from_secs(5)).await;
+    let clusters: Vec<String> = placed().await.clusters.into_iter().map(|placed| placed.name).collect();
+    assert_eq!(clusters, ["east"]);
+    assert!(work(admin, "west", "moves").await.is_none());
 }
 
 /// Applies an object that is placed in both clusters.
