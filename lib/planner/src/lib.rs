@@ -71,6 +71,8 @@ mod store_start;
 mod tenant;
 mod term;
 mod text;
+#[cfg(feature = "testing")]
+pub mod trust;
 mod verdict;
 mod versions;
 mod violation;

@@ -6,9 +6,6 @@ use keelway_api::{
     documents::SecretName,
     entries::CompactMap,
     jiff::SignedDuration,
-    machine::Pod,
-    name::PodName,
-    role::Role,
     rotation::{RotatedKey, RotationPhase, RotationRequest},
 };
 use keelway_planner::{MintRequest, Plan, WaitBlocker, WorkerTrust, invariants};
@@ -16,7 +13,7 @@ use proptest::{collection::vec, prelude::*};
 
 use crate::{
     model::signer_of,
-    rotation::{KnownPods, cluster, is_settled, round, running, without_a_server},
+    rotation::{KnownPods, check_running, cluster, is_settled, round, without_a_server},
     world::{Round, World, calm},
 };
 
@@ -31,61 +28,7 @@ const ALL: [RotatedKey; 4] = [
     RotatedKey::KubernetesAuthority,
 ];
 
-/// A connection between components: who presents a certificate of the authority, and who verifies it with which file.
-struct Presented {
-    key: RotatedKey,
-    by: (Role, &'static str),
-    to: (Role, &'static str),
-}
-
 const KUBERNETES: RotatedKey = RotatedKey::KubernetesAuthority;
-const PRESENTED: [Presented; 17] = [
-    Presented { key: RotatedKey::EtcdAuthority, by: (Role::Etcd, "peer.crt"), to: (Role::Etcd, "ca.crt") },
-    Presented {
-        key: RotatedKey::EtcdAuthority,
-        by: (Role::Etcd, "server.crt"),
-        to: (Role::KubeApiserver, "etcd-ca.crt"),
-    },
-    Presented {
-        key: RotatedKey::EtcdAuthority,
-        by: (Role::KubeApiserver, "etcd-client.crt"),
-        to: (Role::Etcd, "ca.crt"),
-    },
-    Presented {
-        key: RotatedKey::FrontProxyAuthority,
-        by: (Role::KubeApiserver, "front-proxy-client.crt"),
-        to: (Role::KubeApiserver, "front-proxy-ca.crt"),
-    },
-    Presented {
-        key: RotatedKey::FrontProxyAuthority,
-        by: (Role::KubeApiserver, "front-proxy-client.crt"),
-        to: (Role::KubeControllerManager, "front-proxy-ca.crt"),
-    },
-    Presented {
-        key: RotatedKey::InfrastructureAuthority,
-        by: (Role::KubeApiserver, "egress.crt"),
-        to: (Role::Gateway, "infrastructure-ca.crt"),
-    },
-    Presented {
-        key: RotatedKey::InfrastructureAuthority,
-        by: (Role::KubeScheduler, "server.crt"),
-        to: (Role::KubeScheduler, "server-ca.crt"),
-    },
-    Presented {
-        key: RotatedKey::InfrastructureAuthority,
-        by: (Role::Gateway, "server.crt"),
-        to: (Role::KubeApiserver, "infrastructure-ca.crt"),
-    },
-    Presented { key: KUBERNETES, by: (Role::KubeApiserver, "server.crt"), to: (Role::KubeControllerManager, "ca.crt") },
-    Presented { key: KUBERNETES, by: (Role::KubeApiserver, "server.crt"), to: (Role::KubeScheduler, "ca.crt") },
-    Presented { key: KUBERNETES, by: (Role::KubeApiserver, "server.crt"), to: (Role::ClusterController, "ca.crt") },
-    Presented { key: KUBERNETES, by: (Role::KubeApiserver, "server.crt"), to: (Role::Ingress, "ca.crt") },
-    Presented { key: KUBERNETES, by: (Role::KubeApiserver, "server.crt"), to: (Role::Gateway, "ca.crt") },
-    Presented { key: KUBERNETES, by: (Role::KubeControllerManager, "client.crt"), to: (Role::KubeApiserver, "ca.crt") },
-    Presented { key: KUBERNETES, by: (Role::KubeScheduler, "client.crt"), to: (Role::KubeApiserver, "ca.crt") },
-    Presented { key: KUBERNETES, by: (Role::ClusterController, "client.crt"), to: (Role::KubeApiserver, "ca.crt") },
-    Presented { key: KUBERNETES, by: (Role::Gateway, "client.crt"), to: (Role::KubeApiserver, "ca.crt") },
-];
 
 fn secret(key: RotatedKey) -> &'static str {
     match key {
@@ -275,43 +218,19 @@ fn an_authority_that_a_machine_lacks_is_not_used() {
     assert!(plan.waiting.iter().any(|waiting| is_named(&waiting.blocker)), "{:?}", plan.waiting);
 }
 
-fn file<'a>(pod: &'a Pod, path: &str) -> Option<&'a [u8]> {
-    pod.files.iter().find(|file| file.path == path).map(|file| file.content.as_slice())
-}
-
-/// The authorities are appended to the serving certificate of an API server.
-fn certificate<'a>(pod: &'a Pod, (role, path): (Role, &str)) -> Option<&'a [u8]> {
-    let content = file(pod, path)?;
-    let is_followed = role == Role::KubeApiserver && path == "server.crt";
-    let bundle = file(pod, "ca.crt").filter(|_| is_followed);
-    Some(bundle.and_then(|bundle| content.strip_suffix(bundle)).unwrap_or(content))
-}
-
 /// Each generation is one line of a bundle.
 fn holds(bundle: &[u8], authority: &[u8]) -> bool {
     bundle.split(|byte| *byte == b'\n').any(|line| line == authority.trim_ascii())
 }
 
-fn check_running(world: &World, pods: &mut KnownPods) {
-    let running = running(world, pods);
-    let of_role = |role: Role| running.iter().filter(move |(name, _)| role_of(world, name) == Some(role));
-    for Presented { key, by, to } in PRESENTED {
-        // Before the first rotation, the bundle is text that names the first generation.
-        let first = format!("{}/active.crt, never shown to anybody", secret(key));
-        let signer = |pod| Some(signer_of(certificate(pod, by)?).unwrap_or_else(|| first.clone().into_bytes()));
-        for (one, signer) in of_role(by.0).filter_map(|(name, pod)| Some((name, signer(pod)?))) {
-            for (other, bundle) in of_role(to.0).filter_map(|(name, pod)| Some((name, file(pod, to.1)?))) {
-                let shown = String::from_utf8_lossy(&signer);
-                let is_first =
-                    signer == first.as_bytes() && bundle.starts_with(format!("{}/bundle.crt", secret(key)).as_bytes());
-                assert!(is_first || holds(bundle, &signer), "{other} does not verify {key} of {one}: {shown}");
-            }
-        }
+/// Whether a bundle of the model has the generation that signed a certificate.
+pub(super) fn is_trusted(key: RotatedKey, certificate: &[u8], bundle: &[u8]) -> bool {
+    if let Some(signer) = signer_of(certificate) {
+        return holds(bundle, &signer);
     }
-}
-
-fn role_of(world: &World, pod: &PodName) -> Option<Role> {
-    world.documents.components.get(pod).map(|component| component.spec.role)
+    // Before the first rotation, the bundle is text that names the first generation.
+    let first = format!("{}/active.crt, never shown to anybody", secret(key)).into_bytes();
+    bundle.starts_with(format!("{}/bundle.crt", secret(key)).as_bytes()) || holds(bundle, &first)
 }
 
 /// The signers of the certificates that API servers and gateways present, and of those of clients.

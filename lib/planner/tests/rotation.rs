@@ -12,10 +12,16 @@ use keelway_api::{
     name::PodName,
     rotation::{KeyRotation, RotatedKey, RotationPhase, RotationRequest},
 };
-use keelway_planner::{MintRequest, Plan, SecretRewrite, WaitBlocker, invariants};
+use keelway_planner::{
+    MintRequest, Plan, SecretRewrite, WaitBlocker, invariants,
+    trust::{ComponentFiles, encryption_keys, unverified},
+};
 use proptest::{collection::vec, prelude::*};
 
-use crate::world::{DriverFate, Round, World, calm};
+use crate::{
+    authority_rotation::is_trusted,
+    world::{DriverFate, Round, World, calm},
+};
 
 const KEY: RotatedKey = RotatedKey::ServiceAccount;
 const ENCRYPTION: RotatedKey = RotatedKey::Encryption;
@@ -415,13 +421,12 @@ pub(super) fn round() -> impl Strategy<Value = Round> {
 /// The pods of every config, by their digests: a pod that is held runs with an earlier one.
 pub(super) type KnownPods = BTreeMap<(PodName, String), Pod>;
 
-fn file(pod: &Pod, path: &str) -> Option<String> {
-    let found = pod.files.iter().find(|file| file.path == path)?;
-    Some(String::from_utf8(found.content.clone()).unwrap())
-}
-
-/// Whether a bundle of the model contains the public half of a key.
-fn verifies(bundle: &str, key: &str) -> bool {
+/// Whether a file of the model verifies what a key or an authority signs.
+fn verifies(key: RotatedKey, shown: &[u8], trusted: &[u8]) -> bool {
+    if key != KEY {
+        return is_trusted(key, shown, trusted);
+    }
+    let (key, bundle) = (String::from_utf8_lossy(shown), String::from_utf8_lossy(trusted));
     match key.strip_suffix(", next key") {
         Some(before) => bundle.contains(&format!("{before}, next pub")),
         None => bundle.contains(&format!("{key}, public")) || bundle.starts_with("service-account/bundle.pub"),
@@ -430,9 +435,7 @@ fn verifies(bundle: &str, key: &str) -> bool {
 
 /// The keys of an API server, the one that encrypts first.
 fn keys_of(pod: &Pod) -> Option<Vec<String>> {
-    let content: serde_json::Value = serde_json::from_str(&file(pod, "encryption.json")?).unwrap();
-    let keys = content["resources"][0]["providers"][0]["secretbox"]["keys"].as_array().unwrap();
-    Some(keys.iter().map(|key| key["name"].as_str().unwrap().to_owned()).collect())
+    encryption_keys(&pod.files.iter().find(|file| file.path == "encryption.json")?.content)
 }
 
 /// Every API server decrypts whatever any of them has encrypted. `used` has the keys of stored Secrets.
@@ -451,7 +454,7 @@ fn check_encrypted(world: &World, pods: &KnownPods, used: &mut BTreeSet<String>)
 }
 
 /// Notes the pods of all configs, and returns those that run.
-pub(super) fn running<'a>(world: &'a World, pods: &'a mut KnownPods) -> Vec<(&'a PodName, &'a Pod)> {
+fn running<'a>(world: &'a World, pods: &'a mut KnownPods) -> Vec<(&'a PodName, &'a Pod)> {
     let held = world.configs.values().flat_map(|config| &config.pods);
     pods.extend(held.map(|(name, pod)| ((name.clone(), pod.digest()), pod.clone())));
     let sandboxes = world.machines.values().flat_map(|state| &state.sandboxes);
@@ -460,14 +463,14 @@ pub(super) fn running<'a>(world: &'a World, pods: &'a mut KnownPods) -> Vec<(&'a
         .collect()
 }
 
-fn check_running(world: &World, pods: &mut KnownPods) {
-    let running = running(world, pods);
-    for (signer, key) in running.iter().filter_map(|(name, pod)| Some((name, file(pod, "service-account.key")?))) {
-        for (server, bundle) in running.iter().filter_map(|(name, pod)| Some((name, file(pod, "service-account.pub")?)))
-        {
-            assert!(verifies(&bundle, &key), "{server} does not verify what {signer} signs:\n{bundle}\n{key}");
-        }
-    }
+/// Every component verifies what the others present.
+pub(super) fn check_running(world: &World, pods: &mut KnownPods) {
+    let running = running(world, pods).into_iter().filter_map(|(name, pod)| {
+        let role = world.documents.components.get(name)?.spec.role;
+        let files = pod.files.iter().map(|file| (file.path.as_str(), file.content.as_slice())).collect();
+        Some(ComponentFiles { name, role, files })
+    });
+    assert_eq!(unverified(&running.collect::<Vec<_>>(), verifies), Vec::<String>::new());
 }
 
 proptest! {
