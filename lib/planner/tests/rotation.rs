@@ -219,6 +219,20 @@ fn a_machine_that_is_away_keeps_each_phase() {
 }
 
 #[test]
+fn a_phase_ends_in_the_pass_that_finds_an_api_server_gone() {
+    for passes in 0..12 {
+        let mut world = settled();
+        let begun = world.now;
+        request(&mut world, begun, true);
+        for _ in 0..passes {
+            let _ = world.pass(&calm(MEMBERS));
+        }
+        world.documents.clusters.values_mut().next().unwrap().spec.control_plane.replicas = 1;
+        let _ = reach(&mut world, RotationPhase::Completed);
+    }
+}
+
+#[test]
 fn a_save_that_ends_after_the_secret_is_continued() {
     let mut world = settled();
     let begun = world.now;

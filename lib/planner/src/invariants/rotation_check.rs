@@ -198,7 +198,8 @@ fn unwritten(step: &PlanTransition, id: &ClusterId, before: &Secret) -> Option<S
     (!is_written).then(|| format!("{id}: Secrets may be encrypted with the previous key"))
 }
 
-/// The components of a role, each with its pod if it is known to run as the documents of before specify.
+/// The components of a role, each with its pod if it is known to run as the documents of before specify. One that the plan removes was observed to be
+/// gone, which another check demands.
 fn of_role<'a>(
     step: &'a PlanTransition,
     configs: &'a BTreeMap<HypervisorName, MachineConfig>,
@@ -206,7 +207,8 @@ fn of_role<'a>(
     role: Role,
 ) -> impl Iterator<Item = (&'a PodName, Option<&'a Pod>)> {
     let all = step.before.components_of(id).filter(move |(_, component)| component.spec.role == role);
-    all.map(move |(name, component)| {
+    let staying = all.filter(move |(name, _)| step.after.components.contains_key(*name));
+    staying.map(move |(name, component)| {
         let machine = &component.spec.hypervisor;
         let pod = configs.get(machine).and_then(|config| config.pods.get(name));
         let runs = |pod: &&Pod| {
