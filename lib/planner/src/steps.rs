@@ -68,6 +68,7 @@ pub fn plan_part(
     keelway_upgrade::plan_waves(&mut plan, part, &Time(now));
     restore::copy_encryption_keys(&mut plan, &world);
     placement::plan_components(&mut plan, &world, seen, (part, now));
+    versions::follow_until_birth(&mut plan, &world);
     store_creation::plan_births(&mut plan, &world, seen, &Time(now));
     store_creation::plan_member_phases(&mut plan, &world, seen);
     store_creation::plan_initialization(&mut plan, &world, seen);

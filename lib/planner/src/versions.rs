@@ -43,6 +43,25 @@ pub(crate) fn record_versions(plan: &mut Plan, unrecorded: &[ClusterRef]) {
     }
 }
 
+/// Gives the components of a cluster without a store the release of its document. Some may have been placed before that release was requested, and
+/// nothing of the cluster has stored anything yet.
+pub(crate) fn follow_until_birth(plan: &mut Plan, world: &ValidatedDocuments) {
+    let unborn = Tenant::all(&plan.documents, world)
+        .filter(|tenant| !tenant.cluster.paused && !tenant.document.deleted() && tenant.document.birth().is_none())
+        .filter(|tenant| may_change(&plan.documents, tenant));
+    let placed = unborn.flat_map(|tenant| {
+        let wanted = tenant.cluster.release.to_string();
+        tenant.components.into_iter().map(move |(pod, component)| (pod, component, wanted.clone()))
+    });
+    let changed = placed.filter(|(_, component, wanted)| component.spec.version != *wanted);
+    let changed: Vec<(PodName, String)> = changed.map(|(pod, _, wanted)| (pod.clone(), wanted)).collect();
+    for (pod, version) in changed {
+        if let Some(component) = plan.documents.components.get_mut(&pod) {
+            component.spec.version = version;
+        }
+    }
+}
+
 /// The release of a new component. During an upgrade it is the oldest release of the staying components of its role and of those that are
 /// upgraded before it: an API server is not older than a controller manager, and a member is not older than its store.
 pub(crate) fn version_of_new(

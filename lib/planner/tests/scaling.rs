@@ -10,7 +10,7 @@ use keelway_api::{
     cluster::LocalSecretReference,
     documents::SecretName,
     duration::Span,
-    hypervisor::LOST_ANNOTATION,
+    hypervisor::{HypervisorRole, LOST_ANNOTATION},
     jiff::Timestamp,
     machine::{MachineState, ObservedValue, Pod, ServerAdmin},
     name::{ClusterRef, HypervisorName, PodName},
@@ -655,6 +655,26 @@ fn condition(world: &World, kind: &str) -> Option<(String, String)> {
     let status = world.documents.clusters.values().next()?.status.as_ref()?;
     let found = status.conditions.iter().find(|found| found.type_ == kind)?;
     Some((found.reason.clone(), found.message.clone()))
+}
+
+#[test]
+fn components_follow_the_release_of_their_cluster_until_its_store_is_created() {
+    let mut world = World::of(&CLUSTER.replace("1.37.0", "1.34.4"));
+    let close = |world: &mut World, is_closed: bool| {
+        for machine in world.documents.hypervisors.values_mut() {
+            machine.spec.unschedulable = is_closed && machine.spec.role == HypervisorRole::Private;
+        }
+    };
+    close(&mut world, true);
+    let _ = world.pass(&calm(2, 2));
+    assert!(versions(&world).iter().all(|(role, _)| matches!(role, Role::Ingress | Role::Gateway)));
+    set_version(&mut world, "1.36.3");
+    close(&mut world, false);
+    for _ in 0..12 {
+        let _ = world.pass(&calm(2, 2));
+    }
+    assert!(versions(&world).iter().all(|(_, version)| version == "1.36.3"), "{:?}", versions(&world));
+    assert_eq!(runs(&world).as_deref(), Some("1.36.3"));
 }
 
 /// [`World::pass`] checks the version skew of each step.
