@@ -20,6 +20,9 @@ mod minter;
 mod person;
 mod program;
 mod random;
+mod rollout_bugs;
+mod rollout_rules;
+mod rollouts;
 mod rules;
 mod run;
 mod runtime;
@@ -27,11 +30,15 @@ mod scenario;
 mod space;
 mod state;
 mod store;
+mod stored_secrets;
+mod workers;
 
 pub use bug::Bug;
 pub use contract_subject::SimulatedMachine;
 pub use fault::{Cell, FaultPoint, FaultTable, InjectedFault, cells, impossible, seeds_for};
 pub use person::{PersonAction, PersonActionCounts};
+pub use rollout_bugs::RolloutBug;
+pub use rollouts::has_rollouts;
 #[cfg(feature = "planted-bugs")]
 pub use run::simulate_with_bug;
 pub use run::{SimulationReport, simulate};

@@ -7,6 +7,7 @@ use keelway_api::{
     cluster::{EtcdStatus, RemovalReason},
     machine::{ContainerPhase, MachineConfig, MachineState, ObservedValue, Pod, ServerAdmin, Start},
     name::{HypervisorName, PodName},
+    role::Role,
 };
 use keelway_machine::{
     action::{Action, PodAction},
@@ -14,7 +15,7 @@ use keelway_machine::{
 };
 use keelway_planner::refusal;
 
-use super::state::SimulationState;
+use super::{rollout_bugs::RolloutBug, rules::role_of, state::SimulationState};
 
 /// A bug in the code around the real parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,11 +88,13 @@ pub enum Bug {
     DisarmsWithoutSpace,
     /// The alarm of a corrupt member is disarmed while the store has the member.
     DisarmsACorruptMember,
+    /// A bug in a rollout.
+    InRollout(RolloutBug),
 }
 
 impl Bug {
     /// Every planted bug.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 45] = [
         Self::SavesAfterwards,
         Self::IgnoresFailedSaves,
         Self::BearsTwice,
@@ -126,6 +129,17 @@ impl Bug {
         Self::DefragmentsTheLeader,
         Self::DisarmsWithoutSpace,
         Self::DisarmsACorruptMember,
+        Self::InRollout(RolloutBug::UpgradesControllersFirst),
+        Self::InRollout(RolloutBug::UpgradesServersFirst),
+        Self::InRollout(RolloutBug::SkipsAMinorVersion),
+        Self::InRollout(RolloutBug::DowngradesAMember),
+        Self::InRollout(RolloutBug::ReplacesTwoServers),
+        Self::InRollout(RolloutBug::ActivatesBeforeAllTrust),
+        Self::InRollout(RolloutBug::RetiresBeforeTheIssue),
+        Self::InRollout(RolloutBug::SignsTokensEarly),
+        Self::InRollout(RolloutBug::RetiresBeforeTheRewrite),
+        Self::InRollout(RolloutBug::ForgetsAnUpgrade),
+        Self::InRollout(RolloutBug::ForgetsARotation),
     ];
 }
 
@@ -226,6 +240,16 @@ impl SimulationState {
         match self.bug {
             Some(Bug::ReplacesAllAtOnce) => {
                 actions = self.decided_for(machine, config, actions, |pod| Pod { hold: false, ..pod });
+            }
+            Some(Bug::InRollout(RolloutBug::ReplacesTwoServers)) => {
+                let servers = config.pods.keys().filter(|pod| role_of(pod) == Some(Role::KubeApiserver));
+                if servers.count() > 0 {
+                    let lets_go = |pod: Pod| {
+                        let is_server = pod.containers.last().is_some_and(|main| main.name == "kube-apiserver");
+                        Pod { hold: pod.hold && !is_server, ..pod }
+                    };
+                    actions = self.decided_for(machine, config, actions, lets_go);
+                }
             }
             Some(Bug::StartsOnAnyData) => {
                 actions = self.decided_for(machine, config, actions, |pod| Pod { start: Start::Always, ..pod });

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use keelway_api::{Documents, jiff::Timestamp, machine::ObservedValue, name::ClusterId};
 use keelway_planner::{
-    ClusterAccess, ComponentHealth, FirstBindings, Probe, StoreObservation, StoreOrder, UpgradePreflight, access,
+    ClusterAccess, ComponentHealth, FirstBindings, Probe, SecretRewrite, StoreObservation, StoreOrder,
+    UpgradePreflight, WorkerTrust, access,
 };
 use keelway_reconciler::Components;
 
@@ -15,6 +16,7 @@ use super::{
     fault_steps::{Sim, StepTarget},
     program::SimulatedProgram,
     state::SimulationState,
+    stored_secrets::StoredSecrets,
 };
 
 pub(super) struct SimulatedComponents(pub(super) Sim);
@@ -39,40 +41,22 @@ impl Components for SimulatedComponents {
     }
 
     async fn bindings(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<String> {
-        let seen = match access(documents, id).into_iter().next() {
-            None => ObservedValue::unreachable("no API server is placed yet"),
-            Some(server) => {
-                let (asked, of) = (server.clone(), id.clone());
-                let bindings =
-                    self.0.step(FaultPoint::AskBindings, StepTarget::Network(&server.machine), move |world| {
-                        world.check_server(&asked)?;
-                        Ok(world.bindings.get(&of).cloned().unwrap_or_default())
-                    });
-                bindings
-                    .await
-                    .map_or_else(|refused| ObservedValue::unreachable(refused.to_string()), ObservedValue::Known)
-            }
-        };
+        let of = id.clone();
+        let seen = self.ask_api(documents, id, move |world| world.bindings.get(&of).cloned().unwrap_or_default());
+        let seen = seen.await;
         self.0.world().pass.seen.bindings.insert(id.clone(), seen.clone());
         seen
     }
 
     /// Nothing in the cluster keeps it from an upgrade.
-    async fn upgrade_preflight(&self, _documents: &Documents, _id: &ClusterId) -> ObservedValue<UpgradePreflight> {
-        ObservedValue::Known(UpgradePreflight::default())
+    async fn upgrade_preflight(&self, _documents: &Documents, id: &ClusterId) -> ObservedValue<UpgradePreflight> {
+        let seen = ObservedValue::Known(UpgradePreflight::default());
+        self.0.world().pass.seen.preflights.insert(id.clone(), seen.clone());
+        seen
     }
 
     async fn bind(&self, documents: &Documents, id: &ClusterId, _now: Timestamp) -> Result<(), String> {
-        {
-            let mut world = self.0.world();
-            world.counts.effects += 1;
-            if world.pass.stale {
-                world.report_violation("nothing is done from stale documents", id.to_string());
-            }
-            if *documents != world.pass.kept {
-                world.report_violation("documents are saved before any effect that relies on them", id.to_string());
-            }
-        }
+        self.begin_effect(documents, id.to_string());
         let server = access(documents, id).into_iter().next().ok_or("no API server")?;
         let (asked, of) = (server.clone(), id.clone());
         let wanted = FirstBindings::of_id(documents, id).digest();
@@ -108,17 +92,43 @@ impl Components for SimulatedComponents {
         seen
     }
 
+    async fn rewritten(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<SecretRewrite> {
+        let of = id.clone();
+        let seen = self.ask_api(documents, id, move |world| {
+            world.rollouts.secrets.get(&of).map(StoredSecrets::record).unwrap_or_default()
+        });
+        let seen = seen.await;
+        self.0.world().pass.seen.rewrites.insert(id.clone(), seen.clone());
+        seen
+    }
+
+    async fn worker_trust(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<Vec<WorkerTrust>> {
+        let of = id.clone();
+        let seen = self.ask_api(documents, id, move |world| world.worker_reports(&of)).await;
+        self.0.world().pass.seen.workers.insert(id.clone(), seen.clone());
+        seen
+    }
+
+    async fn rewrite(
+        &self,
+        documents: &Documents,
+        id: &ClusterId,
+        key_name: &str,
+        _now: Timestamp,
+    ) -> Result<(), String> {
+        self.begin_effect(documents, id.to_string());
+        let server = access(documents, id).into_iter().next().ok_or("no API server")?;
+        let (asked, of, key_name) = (server.clone(), id.clone(), key_name.to_owned());
+        let written = self.0.step(FaultPoint::Bind, StepTarget::Network(&server.machine), move |world| {
+            world.check_server(&asked)?;
+            world.rewrite_secrets(&of, &asked, &key_name);
+            Ok(())
+        });
+        written.await.map_err(|refused| refused.to_string())
+    }
+
     async fn order(&self, documents: &Documents, members: &[Probe], order: &StoreOrder) -> Result<(), String> {
-        {
-            let mut world = self.0.world();
-            world.counts.effects += 1;
-            if world.pass.stale {
-                world.report_violation("nothing is done from stale documents", order.to_string());
-            }
-            if *documents != world.pass.kept {
-                world.report_violation("documents are saved before any effect that relies on them", order.to_string());
-            }
-        }
+        self.begin_effect(documents, order.to_string());
         let asked = {
             let world = self.0.world();
             let is_well = |probe: &&Probe| {
@@ -132,6 +142,38 @@ impl Components for SimulatedComponents {
             world.execute_order(&cluster, &order).map_err(SimulatedRefusal)
         });
         executed.await.map_err(|refused| refused.to_string())
+    }
+}
+
+impl SimulatedComponents {
+    /// Asks the first API server of a cluster.
+    async fn ask_api<T: Send + 'static>(
+        &self,
+        documents: &Documents,
+        id: &ClusterId,
+        answer: impl Fn(&SimulationState) -> T + Send + 'static,
+    ) -> ObservedValue<T> {
+        let Some(server) = access(documents, id).into_iter().next() else {
+            return ObservedValue::unreachable("no API server is placed yet");
+        };
+        let asked = server.clone();
+        let answer = self.0.step(FaultPoint::AskBindings, StepTarget::Network(&server.machine), move |world| {
+            world.check_server(&asked)?;
+            Ok(answer(world))
+        });
+        answer.await.map_or_else(|refused| ObservedValue::unreachable(refused.to_string()), ObservedValue::Known)
+    }
+
+    /// Checks the rules of every effect in a cluster.
+    fn begin_effect(&self, documents: &Documents, what: String) {
+        let mut world = self.0.world();
+        world.counts.effects += 1;
+        if world.pass.stale {
+            world.report_violation("nothing is done from stale documents", what.clone());
+        }
+        if *documents != world.pass.kept {
+            world.report_violation("documents are saved before any effect that relies on them", what);
+        }
     }
 }
 

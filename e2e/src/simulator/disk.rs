@@ -142,10 +142,21 @@ impl SimulatedDisk {
 
     /// Returns the content of a pod's file.
     pub(super) fn read(&self, pod: &PodName, name: &str) -> Option<Vec<u8>> {
-        self.nodes
-            .get(&file_path(pod, name))
-            .filter(|node| node.state.sha256.is_some())
-            .map(|node| node.content.clone())
+        self.content(pod, name).map(<[u8]>::to_vec)
+    }
+
+    /// Returns the content of a file of a pod.
+    pub(super) fn content(&self, pod: &PodName, name: &str) -> Option<&[u8]> {
+        let node = self.nodes.get(&file_path(pod, name)).filter(|node| node.state.sha256.is_some());
+        node.map(|node| node.content.as_slice())
+    }
+
+    /// Returns the contents of all files of a pod, by path.
+    pub(super) fn contents(&self, pod: &PodName) -> BTreeMap<String, Vec<u8>> {
+        let directory = file_path(pod, "");
+        let below = self.nodes.range(directory.clone()..).take_while(|(path, _)| path.starts_with(&directory));
+        let files = below.filter(|(_, node)| node.state.sha256.is_some());
+        files.map(|(path, node)| (path[directory.len()..].to_owned(), node.content.clone())).collect()
     }
 
     pub(super) fn files(&self) -> BTreeMap<String, FileState> {

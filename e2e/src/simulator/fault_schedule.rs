@@ -162,6 +162,9 @@ impl SimulationState {
     pub(super) fn advance(&mut self) {
         self.end_timed_out_programs(Duration::from_secs(20));
         self.advance_stores();
+        self.advance_workers();
+        self.maybe_roll_out();
+        self.check_rollouts();
         if self.weather.calm || self.pass.stale {
             return;
         }

@@ -141,6 +141,9 @@ impl ActionExecutor for SimulatedExecutor<'_> {
         let (machine, done) = (self.machine.clone(), Action::Pod(pod.clone(), action.clone()));
         let before = CreatedIds { sandbox: made.sandbox.clone(), containers: made.containers.clone() };
         let spared = ends(action) && self.sim.world().may_be_replaced(pod);
+        if ends(action) {
+            self.sim.world().check_takes_turns(pod, action);
+        }
         let doing = move |world: &mut SimulationState| {
             let working = if ends_what_runs(&done) { world.working() } else { BTreeSet::new() };
             let made = world.perform(&machine, &done, &before);
@@ -170,6 +173,19 @@ impl SimulationState {
     ) -> Result<Option<String>, SimulatedRefusal> {
         self.counts.effects += 1;
         self.check_action(machine, action);
+        let done = self.perform_on(machine, action, made);
+        if matches!(action, Action::Pod(_, PodAction::StartContainer { .. } | PodAction::WriteFile { .. })) {
+            self.check_rollouts();
+        }
+        done
+    }
+
+    fn perform_on(
+        &mut self,
+        machine: &HypervisorName,
+        action: &Action,
+        made: &CreatedIds,
+    ) -> Result<Option<String>, SimulatedRefusal> {
         let found = self.machines.get_mut(machine).ok_or_else(|| SimulatedRefusal("no such machine".to_owned()))?;
         match action {
             Action::Pod(_, PodAction::StartContainer { id, name }) => {

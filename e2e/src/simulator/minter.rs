@@ -1,12 +1,17 @@
-//! Mints keys and certificates at no cost: certificates can be parsed but have no valid signature, and keys can be found in any text.
+//! Mints keys and certificates at no cost: certificates can be parsed and name the authority that signed them, but have no valid signature. Keys can be
+//! found in any text.
 
 use std::collections::BTreeMap;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{ByteString, Documents, documents::SecretName, duration::Span, jiff::Timestamp, machine::sha256_hex};
-use keelway_planner::{CertificateSubject, MintRequest};
+use keelway_planner::{AuthorityGeneration, CertificateSubject, MintRequest};
 use keelway_reconciler::{MintError, Minter};
-use rcgen::{CertificateParams, DistinguishedName, DnType, PublicKeyData, SanType, SignatureAlgorithm, SigningKey};
+use rcgen::{
+    CertificateParams, CustomExtension, DistinguishedName, DnType, PublicKeyData, SanType, SignatureAlgorithm,
+    SigningKey,
+};
+use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 
 use super::{bug::Bug, fault_steps::Sim, rules::KEY};
@@ -39,7 +44,7 @@ impl Minter for SimulatedMinter {
                 self.mint_next_authority(documents, secret, (common_name, *ttl), now);
                 continue;
             }
-            let (name, data) = self.data(request, now);
+            let (name, data) = self.data(documents, request, now);
             documents.put_secret_values(&name, data);
         }
         Ok(())
@@ -47,14 +52,13 @@ impl Minter for SimulatedMinter {
 }
 
 impl SimulatedMinter {
-    /// The public half of a key is its id.
     fn mint_next(&mut self, documents: &mut Documents, name: &SecretName) {
         let key = self.key();
         let found = documents.secrets.get(name).and_then(|secret| secret.data.clone()).unwrap_or_default();
         if found.contains_key("next.key") {
             return;
         }
-        let public = format!("public of {}\n", sha256_hex(key.as_bytes()));
+        let public = public_half(&key);
         let part = |part: &str| found.get(part).map(|value| value.0.clone()).unwrap_or_default();
         let bundle = [part("active.pub"), public.clone().into_bytes(), part("previous.pub")].concat();
         let values = [("next.key", key.into_bytes()), ("next.pub", public.into_bytes()), ("bundle.pub", bundle)];
@@ -74,29 +78,38 @@ impl SimulatedMinter {
             return;
         }
         let key = self.key();
-        let next = certificate(&authority(&format!("{common_name}-{}", self.0.world().random.id())), now, ttl);
+        let subject = authority(&format!("{common_name}-{}", self.0.world().random.id()));
+        let next = certificate(&subject, now, ttl, subject_key_id(&key));
         let part = |part: &str| found.get(part).map(|value| value.0.clone()).unwrap_or_default();
         let bundle = [part("previous.crt"), part("active.crt"), next.clone().into_bytes()].concat();
         let values = [("next.crt", next.into_bytes()), ("next.key", key.into_bytes()), ("bundle.crt", bundle)];
         documents.put_secret_values(name, values.map(|(name, value)| (name.to_owned(), ByteString(value))));
     }
 
-    fn data(&mut self, request: &MintRequest, now: Timestamp) -> (SecretName, BTreeMap<String, ByteString>) {
+    fn data(
+        &mut self,
+        documents: &Documents,
+        request: &MintRequest,
+        now: Timestamp,
+    ) -> (SecretName, BTreeMap<String, ByteString>) {
         let key = self.key();
         let entries = match request {
             MintRequest::Authority { common_name, ttl, .. } => {
-                let pem = certificate(&authority(common_name), now, *ttl);
+                let pem = certificate(&authority(common_name), now, *ttl, subject_key_id(&key));
                 vec![
                     ("active.crt".to_owned(), pem.clone()),
                     ("bundle.crt".to_owned(), pem),
                     ("active.key".to_owned(), key),
                 ]
             }
-            MintRequest::ServiceAccountKey { .. } => vec![
-                ("active.key".to_owned(), key),
-                ("active.pub".to_owned(), "public".to_owned()),
-                ("bundle.pub".to_owned(), "public".to_owned()),
-            ],
+            MintRequest::ServiceAccountKey { .. } => {
+                let public = public_half(&key);
+                vec![
+                    ("active.key".to_owned(), key),
+                    ("active.pub".to_owned(), public.clone()),
+                    ("bundle.pub".to_owned(), public),
+                ]
+            }
             // Minted beside the other generations.
             MintRequest::NextServiceAccountKey { .. }
             | MintRequest::NextEncryptionKey { .. }
@@ -108,9 +121,14 @@ impl SimulatedMinter {
                 let public = STANDARD.encode(format!("{id}{id}"));
                 vec![(format!("{name}.key"), key), (format!("{name}.pub"), public)]
             }
-            MintRequest::Certificate { name, subject, ttl, .. } => {
+            MintRequest::Certificate { name, subject, ttl, authority, generation, .. } => {
                 let ttl = if self.0.world().bug == Some(Bug::MintsForNoTime) { Span::hours(0) } else { *ttl };
-                vec![(format!("{name}.crt"), certificate(subject, now, ttl)), (format!("{name}.key"), key)]
+                let signer = Signer::of(documents, authority, *generation);
+                let pem = certificate(subject, now, ttl, signer.iter().flat_map(Signer::authority_key_id));
+                if let Some(signer) = signer {
+                    self.0.world().rollouts.issued.insert(pem.clone().into_bytes(), signer.certificate);
+                }
+                vec![(format!("{name}.crt"), pem), (format!("{name}.key"), key)]
             }
             MintRequest::RevocationList { name, serials, .. } => {
                 vec![(name.clone(), format!("{}\n", serials.join("\n")))]
@@ -124,6 +142,45 @@ impl SimulatedMinter {
     fn key(&mut self) -> String {
         format!("{}{}", KEY.repeat(3), self.0.world().random.id())
     }
+}
+
+/// An authority that signs a certificate.
+struct Signer {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl Signer {
+    fn of(documents: &Documents, authority: &SecretName, generation: AuthorityGeneration) -> Option<Self> {
+        let generation = match generation {
+            AuthorityGeneration::Active => "active",
+            AuthorityGeneration::Previous => "previous",
+        };
+        let data = documents.secrets.get(authority)?.data.as_ref()?;
+        let half = |half: &str| Some(data.get([generation, half].concat().as_str())?.0.clone());
+        Some(Self { certificate: half(".crt")?, key: half(".key")? })
+    }
+
+    /// RFC 5280, 4.2.1.1.
+    fn authority_key_id(&self) -> [CustomExtension; 1] {
+        let content = [&[0x30, 22, 0x80, 20], key_id(&self.key).as_slice()].concat();
+        [CustomExtension::from_oid_content(&[2, 5, 29, 35], content)]
+    }
+}
+
+/// RFC 5280, 4.2.1.2.
+fn subject_key_id(key: &str) -> [CustomExtension; 1] {
+    let content = [&[0x04, 20], key_id(key.as_bytes()).as_slice()].concat();
+    [CustomExtension::from_oid_content(&[2, 5, 29, 14], content)]
+}
+
+fn key_id(key: &[u8]) -> Vec<u8> {
+    Sha256::digest(key).iter().copied().take(20).collect()
+}
+
+/// The public half of a key that signs tokens.
+pub(super) fn public_half(key: &str) -> String {
+    format!("public of {}\n", sha256_hex(key.as_bytes()))
 }
 
 fn authority(common_name: &str) -> CertificateSubject {
@@ -156,7 +213,12 @@ impl SigningKey for Nobody {
     }
 }
 
-fn certificate(subject: &CertificateSubject, now: Timestamp, ttl: Span) -> String {
+fn certificate(
+    subject: &CertificateSubject,
+    now: Timestamp,
+    ttl: Span,
+    extensions: impl IntoIterator<Item = CustomExtension>,
+) -> String {
     let mut parameters = CertificateParams::default();
     parameters.distinguished_name = DistinguishedName::new();
     parameters.distinguished_name.push(DnType::CommonName, subject.common_name.as_str());
@@ -167,6 +229,7 @@ fn certificate(subject: &CertificateSubject, now: Timestamp, ttl: Span) -> Strin
     parameters.subject_alt_names = names.chain(subject.addresses.iter().copied().map(SanType::IpAddress)).collect();
     parameters.not_before = OffsetDateTime::from_unix_timestamp(now.as_second()).unwrap();
     parameters.not_after = parameters.not_before + std::time::Duration::from(ttl);
+    parameters.custom_extensions = extensions.into_iter().collect();
     let der = parameters.self_signed(&Nobody).unwrap().der().to_vec();
     let text = STANDARD.encode(der);
     let lines: Vec<&str> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();

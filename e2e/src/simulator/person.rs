@@ -10,6 +10,7 @@ use keelway_api::{
     machine::ObservedValue,
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::Role,
+    rotation::RotatedKey,
 };
 use keelway_planner::{PassObservation, SecretContents, holds, refuse};
 
@@ -39,11 +40,20 @@ pub enum PersonAction {
     DoublesADocument,
     /// A manual edit is rejected, and the person restores the documents.
     IsRefused,
+    UpgradesPatch,
+    UpgradesMinor,
+    SkipsMinors,
+    /// The previous patch release is requested, also while an upgrade is under way.
+    GoesBack,
+    /// An older minor version is requested, which is refused.
+    Downgrades,
+    Rotates(RotatedKey),
+    Completes,
 }
 
 impl PersonAction {
     /// All actions.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 31] = [
         Self::BringsAMachine,
         Self::AsksForACluster,
         Self::Changes,
@@ -63,6 +73,18 @@ impl PersonAction {
         Self::RestoresComponent,
         Self::DoublesADocument,
         Self::IsRefused,
+        Self::UpgradesPatch,
+        Self::UpgradesMinor,
+        Self::SkipsMinors,
+        Self::GoesBack,
+        Self::Downgrades,
+        Self::Rotates(RotatedKey::ServiceAccount),
+        Self::Rotates(RotatedKey::Encryption),
+        Self::Rotates(RotatedKey::EtcdAuthority),
+        Self::Rotates(RotatedKey::FrontProxyAuthority),
+        Self::Rotates(RotatedKey::InfrastructureAuthority),
+        Self::Rotates(RotatedKey::KubernetesAuthority),
+        Self::Completes,
     ];
 }
 
@@ -149,11 +171,17 @@ impl SimulationState {
                 PersonAction::RestoresHypervisor
             }),
             DocumentKey::Cluster(name) => old.clusters.get(name).map(|copy| {
-                documents.clusters.insert(name.clone(), copy.clone());
+                let mut copy = copy.clone();
+                self.keep_rollouts(name, &mut copy);
+                documents.clusters.insert(name.clone(), copy);
                 PersonAction::RestoresCluster
             }),
             DocumentKey::Component(name) => old.components.get(name).map(|copy| {
-                documents.components.insert(name.clone(), copy.clone());
+                let mut copy = copy.clone();
+                if let Some(now) = self.saved.components.get(name).filter(|_| self.rollouts.happen) {
+                    copy.spec.version.clone_from(&now.spec.version);
+                }
+                documents.components.insert(name.clone(), copy);
                 PersonAction::RestoresComponent
             }),
             // A Secret rarely changes, so an older copy is usually the same.

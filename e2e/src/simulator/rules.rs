@@ -20,7 +20,7 @@ use super::{
 const LOST_DATA_IS_RECOGNISED: bool = true;
 
 /// The roles that requests depend on.
-const RELIED_ON: [Role; 4] = [Role::Etcd, Role::KubeApiserver, Role::Ingress, Role::Gateway];
+pub(super) const RELIED_ON: [Role; 4] = [Role::Etcd, Role::KubeApiserver, Role::Ingress, Role::Gateway];
 
 /// The prefix of every simulated key.
 pub(super) const KEY: &str = "SIMKEY";
@@ -172,7 +172,7 @@ impl SimulationState {
         working
     }
 
-    fn replicas<'a>(&'a self, id: &'a ClusterId, role: Role) -> impl Iterator<Item = &'a PodName> {
+    pub(super) fn replicas<'a>(&'a self, id: &'a ClusterId, role: Role) -> impl Iterator<Item = &'a PodName> {
         let of_role = self.saved.components_of(id).filter(move |(_, component)| component.spec.role == role);
         of_role.filter(|(_, component)| !component.is_leaving()).map(|(pod, _)| pod)
     }
@@ -269,6 +269,7 @@ impl SimulationState {
             self.report_violation("a settled world is as its documents say", what);
         }
         self.check_alarms();
+        self.check_rollouts_ended();
         let written = self.saved.write();
         match Documents::read(written.as_bytes()) {
             Ok(read) if read.write() == written => {}
@@ -327,7 +328,7 @@ fn orders_removal(documents: &Documents, pod: &PodName) -> bool {
     store.and_then(|store| store.members.get(&pod.component)).is_some_and(|member| member.removal.is_some())
 }
 
-fn role_of(pod: &PodName) -> Option<Role> {
+pub(super) fn role_of(pod: &PodName) -> Option<Role> {
     let (role, _) = pod.component.as_str().rsplit_once('-')?;
     Role::ALL.into_iter().find(|known| known.to_string() == role)
 }

@@ -91,7 +91,10 @@ fn run_through(seed: u64, bug: Option<Bug>) -> SimulationReport {
 async fn run_scenario(sim: &Sim) -> u64 {
     sim.world().begin();
     let ticking = tokio::spawn(tick(sim.clone()));
-    let epochs = sim.world().random.between(2, 4);
+    let epochs = {
+        let mut world = sim.world();
+        world.random.between(2, 4) + world.rollouts.more_epochs()
+    };
     for epoch in 0..epochs {
         {
             let mut world = sim.world();
@@ -101,6 +104,7 @@ async fn run_scenario(sim: &Sim) -> u64 {
                 last if last + 1 == epochs && goes => world.delete_all(),
                 _ => world.edit(),
             }
+            world.roll_out();
         }
         adopt_foreign_machines(sim).await;
         drive_until_deadline(sim).await;

@@ -1,6 +1,9 @@
 //! The container runtime of a simulated machine. It is as strict as a real one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use keelway_api::{
     machine::{Container, ContainerPhase, ContainerState, SandboxState, ServerAdmin, ServerState},
@@ -36,6 +39,8 @@ pub(super) struct SimulatedContainer {
 #[derive(Debug, Clone)]
 pub(super) struct SimulatedProcess {
     pub(super) program: SimulatedProgram,
+    /// The files of its pod when it started, by path.
+    pub(super) files: Arc<BTreeMap<String, Vec<u8>>>,
     pub(super) since: Instant,
     /// The earliest time at which the process can be ready.
     pub(super) up_at: Instant,

@@ -8,7 +8,6 @@ use keelway_api::{
     duration::Span,
     hypervisor::{Addresses, HypervisorEndpoint, HypervisorRole, HypervisorSpec, PortRange},
     name::ClusterRef,
-    release,
     role::Role,
     validated::ZONE_LABEL,
 };
@@ -125,6 +124,7 @@ impl SimulationState {
             cluster.spec.ingress.replicas = cluster.spec.ingress.replicas.min(public);
         }
         self.restore_refused_documents();
+        self.end_rollouts();
         self.trace_line("from here on nothing goes wrong");
     }
 
@@ -184,7 +184,8 @@ impl SimulationState {
     fn add_cluster(&mut self) {
         let number = (1..100).find(|number| !self.saved.clusters.contains_key(&reference(*number))).unwrap();
         let reference = reference(number);
-        let version = release::newest_version().to_owned();
+        let version = self.rollouts.first_release();
+        self.rollouts.releases.remove(&reference);
         let mut spec: ClusterSpec = serde_json::from_value(json!({ "version": version })).unwrap();
         spec.etcd.replicas = self.number_of_members();
         spec.control_plane.replicas = self.random.count(1, 3);

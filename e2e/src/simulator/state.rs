@@ -25,6 +25,7 @@ use super::{
     person::{ManualEdit, PersonActionCounts},
     program::{SimulatedMember, SimulatedProgram},
     random::Random,
+    rollouts::SimulatedRollouts,
     runtime::{SimulatedContainer, SimulatedProcess},
     space::SimulatedClients,
 };
@@ -53,6 +54,8 @@ pub(super) struct SimulationState {
     pub(super) stores: BTreeMap<ClusterId, StoreModel>,
     /// What clients write to stores.
     pub(super) clients: SimulatedClients,
+    /// What people roll out.
+    pub(super) rollouts: SimulatedRollouts,
     /// etcd members that started at least once.
     pub(super) started: BTreeSet<PodName>,
     pub(super) weather: Weather,
@@ -100,6 +103,8 @@ pub(super) struct Pass {
     pub(super) configs: Option<BTreeMap<HypervisorName, MachineConfig>>,
     /// The first replica of each role that the pass ended.
     pub(super) ended: BTreeMap<(ClusterId, Role), PodName>,
+    /// The first replica of each role that the pass replaced while all of them were well.
+    pub(super) replaced: BTreeMap<(ClusterId, Role), PodName>,
 }
 
 /// The numbers of events of a run.
@@ -124,6 +129,7 @@ impl SimulationState {
             bindings: BTreeMap::new(),
             stores: BTreeMap::new(),
             clients: SimulatedClients::new(seed),
+            rollouts: SimulatedRollouts::new(seed),
             started: BTreeSet::new(),
             weather,
             bug,
@@ -184,6 +190,7 @@ impl SimulationState {
     pub(super) fn start(&mut self, machine: &HypervisorName, id: &str) {
         let Some(found) = self.machines.get(machine) else { return };
         let Some(kept) = found.runtime.containers.iter().find(|kept| kept.state.id == id).cloned() else { return };
+        let files = found.disk.contents(&kept.pod);
         let program = SimulatedProgram::of(&kept.made_from, |name| found.disk.read(&kept.pod, name));
         let program = program.and_then(|program| {
             self.check_ports(machine, &kept, &program)?;
@@ -200,7 +207,7 @@ impl SimulationState {
         });
         let up_at = Instant::now() + self.random.millis(50, 1500);
         let outcome = match program {
-            Ok(program) => Some(SimulatedProcess { program, since: Instant::now(), up_at }),
+            Ok(program) => Some(SimulatedProcess { program, files: files.into(), since: Instant::now(), up_at }),
             Err(why) => {
                 self.trace_line(format!("{machine} {} ends at once: {why}", kept.pod));
                 None

@@ -52,6 +52,7 @@ fn load(world: &mut SimulationState) -> Result<Documents, SimulatedRefusal> {
         return Err(SimulatedRefusal("an authority has ended".to_owned()));
     }
     world.restore_stale_documents();
+    world.plant_in_rollouts();
     let old = std::mem::take(&mut world.uses_old_documents).then(|| world.old_documents()).flatten();
     if old.is_some() {
         world.trace_line("a person uses old documents");
@@ -104,8 +105,11 @@ impl SimulationState {
         }
         self.trace_line(format!("{made} of {} changes are saved", steps.iter().flatten().count()));
         let asked = ReadOptions { is_complete_world: true, ..ReadOptions::default() };
+        // Documents that a person made invalid stay so.
+        let was_sound = || Documents::read_with(self.saved.write().as_bytes(), asked).is_ok();
         if !saved.is_empty()
             && let Err(faults) = Documents::read_with(saved.write().as_bytes(), asked)
+            && (self.saved.is_empty() || was_sound())
         {
             self.report_violation("a save that is cut off leaves sound documents", faults.to_string());
         }
