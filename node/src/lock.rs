@@ -18,7 +18,9 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerLockError {
     /// Another process holds the lock.
-    #[error("another `keelway node join`, `leave` or `forget` is running on {0}")]
+    #[error(
+        "another `keelway node join`, `leave`, `forget` or `upgrade`, or an upgrade that the control plane ordered, is running on {0}"
+    )]
     Busy(String),
     /// The directory cannot be created or opened.
     #[error(transparent)]

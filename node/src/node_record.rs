@@ -6,7 +6,7 @@ use k8s_openapi::{
     api::core::v1::{Node, Taint},
     apimachinery::pkg::api::resource::Quantity,
 };
-use keelway_api::worker::{CERTIFICATE_ISSUERS, TRUSTED_AUTHORITIES};
+use keelway_api::worker::{CERTIFICATE_ISSUERS, DRAIN_TIMEOUT, KUBELET_RELEASE, TRUSTED_AUTHORITIES};
 use serde::{Deserialize, Serialize};
 
 use crate::node_labels::is_kubelet_label;
@@ -66,9 +66,9 @@ impl NodeRecord {
     }
 }
 
-/// Whether the daemon reports the annotation. A restored one would be out of date.
+/// Whether the daemon or the cluster-controller sets the annotation itself. A restored one would be out of date.
 fn is_reported(key: &str) -> bool {
-    [TRUSTED_AUTHORITIES, CERTIFICATE_ISSUERS].contains(&key)
+    [TRUSTED_AUTHORITIES, CERTIFICATE_ISSUERS, KUBELET_RELEASE, DRAIN_TIMEOUT].contains(&key)
 }
 
 /// Whether Kubernetes' own components set annotations with this key.

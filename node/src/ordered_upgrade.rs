@@ -14,13 +14,14 @@ use crate::{
     lock::{self, WorkerLockError},
     node_event::{self, NodeEventText},
     settings::Layout,
-    upgrade::{UpgradeError, UpgradeOptions, UpgradeOutcome, UpgradeTarget, upgrade},
+    upgrade::{UpgradeError, UpgradeOptions, UpgradeOutcome, UpgradeTarget, uncordon, upgrade},
 };
 
 /// How long the Node may take to be ready again.
 const READY: Duration = Duration::from_secs(300);
-/// The pause after an upgrade that failed.
-const AGAIN: Duration = Duration::from_secs(60);
+/// The pause after an attempt. Each failure doubles it.
+const FIRST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 /// The reasons of the Events.
 const UPGRADED: &str = "KubeletUpgraded";
 const FAILED: &str = "KubeletUpgradeFailed";
@@ -45,27 +46,41 @@ pub(crate) struct OrderedWorker<'a> {
 }
 
 impl OrderedWorker<'_> {
-    /// Carries out orders until the daemon ends. One that fails is repeated for as long as the Node has it.
+    /// Carries out orders until the daemon ends. One that fails is repeated for as long as the Node has it, with growing pauses: each attempt may drain
+    /// the worker again. An upgrade that was interrupted after its kubelet started has no order any more, and its Node is uncordoned here.
     pub(crate) async fn follow(&self, client: impl Fn() -> Result<Client, ApiError>) {
         let mut node = self.node.subscribe();
+        let mut pause = FIRST_PAUSE;
         loop {
-            let Ok(ordered) = node.wait_for(|node| node.pending_order().is_some()).await else { return };
-            let Some(order) = ordered.pending_order().cloned() else { continue };
-            drop(ordered);
-            tracing::info!(release = order.release, "the control plane ordered an upgrade of the kubelet");
-            match self.carry_out(&order).await {
-                Ok(outcome) => self.report(&client, false, UPGRADED, &upgraded_text(&outcome)).await,
-                Err(error) => {
-                    let text = format!("the kubelet of {} does not run yet: {}", order.release, ErrorChain(&error));
-                    tracing::error!("{text}");
-                    self.report(&client, true, FAILED, &text).await;
-                }
+            let order = node.borrow_and_update().pending_order().cloned();
+            if let Some(order) = &order {
+                tracing::info!(release = order.release, "the control plane ordered an upgrade of the kubelet");
+                let ended = self.carry_out(order).await;
+                pause = if ended.is_ok() { FIRST_PAUSE } else { LONGEST_PAUSE.min(2 * pause) };
+                self.report(&client, order, ended).await;
+            } else {
+                pause = FIRST_PAUSE;
+                self.uncordon().await;
             }
             // After an upgrade, the Node shows the version a moment later.
+            let is_another = |node: &ObservedNode| node.pending_order() != order.as_ref();
             select! {
-                () = sleep(AGAIN) => {}
-                _ = node.wait_for(|node| node.pending_order() != Some(&order)) => {}
+                () = sleep(pause) => {}
+                changed = node.wait_for(is_another) => if changed.is_err() {
+                    return;
+                },
             }
+        }
+    }
+
+    /// Uncordons the Node if an upgrade left it cordoned, unless one runs now.
+    async fn uncordon(&self) {
+        if !self.layout.cordoned().exists() {
+            return;
+        }
+        let Ok(Some(_held)) = lock::acquire(self.layout, false) else { return };
+        if let Err(error) = uncordon(self.layout, self.name).await {
+            tracing::warn!("cannot uncordon the Node, which an upgrade cordoned: {}", ErrorChain(&error));
         }
     }
 
@@ -82,16 +97,25 @@ impl OrderedWorker<'_> {
         Ok(upgrade(&options, |step| tracing::debug!(?step, "upgrading the kubelet")).await?)
     }
 
-    /// Records an Event on the Node. If that fails, the failure is logged and ignored.
+    /// Records an Event on the Node. If that fails, the failure is logged and ignored. A command of a user that runs now is no failure.
     async fn report(
         &self,
         client: impl Fn() -> Result<Client, ApiError>,
-        is_warning: bool,
-        reason: &str,
-        message: &str,
+        order: &KubeletOrder,
+        ended: Result<UpgradeOutcome, OrderError>,
     ) {
+        let (is_warning, reason, message) = match &ended {
+            Ok(outcome) => (false, UPGRADED, upgraded_text(outcome)),
+            Err(OrderError::Lock(WorkerLockError::Busy(_))) => return,
+            Err(error) => {
+                let message = format!("the kubelet of {} does not run yet: {}", order.release, ErrorChain(error));
+                tracing::error!("{message}");
+                (true, FAILED, message)
+            }
+        };
+        let text = NodeEventText { is_warning, reason, message: &message };
         let recorded = match client() {
-            Ok(client) => node_event::record(client, self.name, NodeEventText { is_warning, reason, message }).await,
+            Ok(client) => node_event::record(client, self.name, text).await,
             Err(error) => Err(error),
         };
         if let Err(error) = recorded {

@@ -259,7 +259,7 @@ fn is_cordoned(node: &Node) -> bool {
 }
 
 /// Uncordons the Node if an upgrade cordoned it.
-async fn uncordon(layout: &Layout, name: &str) -> Result<(), UpgradeError> {
+pub(crate) async fn uncordon(layout: &Layout, name: &str) -> Result<(), UpgradeError> {
     if !layout.cordoned().exists() {
         return Ok(());
     }

@@ -49,8 +49,8 @@ impl Components for SimulatedComponents {
     }
 
     /// Nothing in the cluster keeps it from an upgrade.
-    async fn upgrade_preflight(&self, _documents: &Documents, id: &ClusterId) -> ObservedValue<UpgradePreflight> {
-        let seen = ObservedValue::Known(UpgradePreflight::default());
+    async fn upgrade_preflight(&self, _documents: &Documents, id: &ClusterId) -> UpgradePreflight {
+        let seen = UpgradePreflight::default();
         self.0.world().pass.seen.preflights.insert(id.clone(), seen.clone());
         seen
     }

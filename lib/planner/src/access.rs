@@ -38,6 +38,8 @@ pub struct ClusterAccess {
     pub server_name: &'static str,
     /// The Secret of the authority: `bundle.crt` verifies the server, and `active.key` can sign a client certificate.
     pub authority: SecretName,
+    /// Whether the API server is being removed.
+    pub is_leaving: bool,
 }
 
 /// Returns the access to every API server of a cluster. Those with the condition `Ready` are first, then by name.
@@ -56,6 +58,7 @@ pub fn access(documents: &Documents, id: &ClusterId) -> Vec<ClusterAccess> {
                 address: SocketAddr::new(address, component.spec.port(SECURE)),
                 server_name: API_SERVER_NAME,
                 authority: SecretName::of(id, KUBERNETES),
+                is_leaving: component.is_leaving(),
             })
         })
         .collect()

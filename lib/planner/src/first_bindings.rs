@@ -191,6 +191,8 @@ fn only_kubelet_orders() -> Value {
             "variables.{of}.all(key, key in [{orders}] || (key in variables.{other} && variables.{of}[key] == variables.{other}[key]))"
         )
     };
+    let list = |of: &str, field: &str| format!("(has({of}.metadata.{field}) ? {of}.metadata.{field} : [])");
+    let unchanged = |field: &str| format!("{} == {}", list("object", field), list("oldObject", field));
     let labels = |of: &str| format!("(has({of}.metadata.labels) ? {of}.metadata.labels : {{}})");
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -214,7 +216,9 @@ fn only_kubelet_orders() -> Value {
             ],
             "validations": [{
                 "expression": format!(
-                    "object.spec == oldObject.spec && {} == {} && {} && {}",
+                    "object.spec == oldObject.spec && {} && {} && {} == {} && {} && {}",
+                    unchanged("finalizers"),
+                    unchanged("ownerReferences"),
                     labels("object"), labels("oldObject"), same("before", "after"), same("after", "before")
                 ),
                 "message": format!("on Nodes, {} changes {orders} only", worker::CLUSTER_CONTROLLER_USER),

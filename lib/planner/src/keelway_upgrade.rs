@@ -47,7 +47,7 @@ pub(crate) fn plan_waves(plan: &mut Plan, part: PlanScope<'_>, now: &Time) {
     }
 }
 
-/// Removes the condition of a cluster that runs this release and waits for nothing. A paused cluster keeps it.
+/// Removes the condition of a cluster that runs this release and waits for nothing of it. A paused cluster keeps it.
 pub(crate) fn note_upgraded(cluster: &mut Cluster) {
     if is_upgrading(cluster) && !cluster.spec.paused {
         let status = cluster.status.get_or_insert_default();

@@ -36,7 +36,7 @@ pub struct PassObservation {
     /// What the workers report of each cluster whose authority for them is rotated.
     pub workers: BTreeMap<ClusterId, ObservedValue<Vec<WorkerTrust>>>,
     /// What was found in each cluster whose upgrade to another minor version is about to begin.
-    pub preflights: BTreeMap<ClusterId, ObservedValue<UpgradePreflight>>,
+    pub preflights: BTreeMap<ClusterId, UpgradePreflight>,
     /// The contents of the certificates in our Secrets, by Secret and name.
     pub certificates: ObservedCertificates,
 }

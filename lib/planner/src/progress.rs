@@ -15,8 +15,8 @@ use keelway_api::{
 };
 
 use crate::{
-    PassObservation, Plan, WaitKind, Waiting, keelway_upgrade::note_upgraded, minted::note_minted, text::listed,
-    verdict::verdict,
+    PassObservation, Plan, WaitBlocker, WaitKind, Waiting, keelway_upgrade::note_upgraded, minted::note_minted,
+    text::listed, verdict::verdict,
 };
 
 /// Records what was minted for each cluster and what its plan waits for. Call it after [`crate::configure`], which decides the turns of
@@ -36,7 +36,8 @@ pub fn plan_progress(plan: &mut Plan, seen: &PassObservation, now: Timestamp) {
     for (name, document) in documents.clusters.iter_mut() {
         let waiting = of.get(name).map(Vec::as_slice).unwrap_or_default();
         let says = progress(document, waiting);
-        if waiting.is_empty() {
+        // A finding before an upgrade of Kubernetes is no reason for other clusters to wait for theirs of Keelway.
+        if waiting.iter().all(|(waiting, _)| matches!(waiting.blocker, WaitBlocker::Preflight(_))) {
             note_upgraded(document);
         }
         let generation = document.metadata.generation;

@@ -81,7 +81,7 @@ struct World {
     /// An authority or a key that a person removed, and restores before the next round.
     missed: Option<(SecretName, Shared<Secret>)>,
     /// What the checks before an upgrade to another minor version find.
-    preflight: ObservedValue<UpgradePreflight>,
+    preflight: UpgradePreflight,
 }
 
 impl World {
@@ -93,7 +93,7 @@ impl World {
         let machines = ["Private", "Private", "Private", "Public", "Public"];
         let text: String = std::iter::once(cluster.to_owned()).chain(hypervisors(&machines)).collect();
         let (documents, machines) = identified(&text);
-        let preflight = ObservedValue::Known(UpgradePreflight::default());
+        let preflight = UpgradePreflight::default();
         Self { documents, machines, certificates: BTreeMap::new(), missed: None, preflight }
     }
 

@@ -100,7 +100,7 @@ impl Components for DialledComponents {
         worker_trust::observe(&self.machines, &self.clients, documents, id).await
     }
 
-    async fn upgrade_preflight(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<UpgradePreflight> {
+    async fn upgrade_preflight(&self, documents: &Documents, id: &ClusterId) -> UpgradePreflight {
         preflight::observe(&self.machines, &self.clients, documents, id).await
     }
 

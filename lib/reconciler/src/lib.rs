@@ -213,8 +213,12 @@ pub trait Components: Send + Sync {
         ObservedValue::unreachable("its workers cannot be listed")
     }
     /// Returns what the checks before an upgrade of a cluster to another minor version read. Bounded in time.
-    async fn upgrade_preflight(&self, _documents: &Documents, _id: &ClusterId) -> ObservedValue<UpgradePreflight> {
-        ObservedValue::unreachable("it cannot be checked")
+    async fn upgrade_preflight(&self, _documents: &Documents, _id: &ClusterId) -> UpgradePreflight {
+        UpgradePreflight {
+            kubelets: ObservedValue::unreachable("its Nodes cannot be listed"),
+            deprecated_apis: ObservedValue::unreachable("its metrics cannot be read"),
+            silent_webhooks: ObservedValue::unreachable("its webhooks cannot be listed"),
+        }
     }
     /// Writes some more Secrets of a cluster again, so that API servers encrypt them with the key of this name, and records that in the cluster. Every
     /// part can be repeated. Bounded in time. The error is text for users, with its causes.

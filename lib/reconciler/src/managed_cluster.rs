@@ -92,11 +92,13 @@ pub(crate) fn driver(
     documents: &Documents,
     id: &ClusterId,
 ) -> Result<kube::Client, String> {
-    let servers = drivers(machines, clients, documents, id)?;
-    servers.into_iter().next().ok_or_else(|| "no API server is placed yet".to_owned())
+    let (server, machine) = first_server(documents, id).ok_or_else(|| "no API server is placed yet".to_owned())?;
+    let config = clients.client(documents, &server.authority, Some(&driver_identity(id)));
+    let config = config.map_err(|error| root_cause(&error))?;
+    Ok(client(machines, machine, &server, &config))
 }
 
-/// Returns a client of each API server, as [`driver`] does of one.
+/// Returns a client of each API server that is not being removed, as [`driver`] does of one.
 pub(crate) fn drivers(
     machines: &Arc<dyn Machines>,
     clients: &TlsClients,
@@ -108,7 +110,7 @@ pub(crate) fn drivers(
         let config = config.map_err(|error| root_cause(&error))?;
         Ok(client(machines, machine, &server, &config))
     };
-    servers(documents, id).map(client).collect()
+    servers(documents, id).filter(|(server, _)| !server.is_leaving).map(client).collect()
 }
 
 /// Applies the first bindings as `system:masters`, with a certificate that is valid for ten minutes, minted here and never saved.

@@ -3,12 +3,14 @@
 mod deprecated_apis;
 mod webhooks;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use futures::future::{join3, try_join_all};
 use k8s_openapi::api::core::v1::Node;
 use keelway_api::{Documents, machine::ObservedValue, name::ClusterId};
 use keelway_planner::UpgradePreflight;
 use kube::{Api, ResourceExt};
+use tokio::time::timeout;
 
 use crate::{
     Machines,
@@ -17,33 +19,37 @@ use crate::{
     tls::TlsClients,
 };
 
+/// How long all checks of a cluster may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// Reads the cluster with the credentials of the driver.
 pub(crate) async fn observe(
     machines: &Arc<dyn Machines>,
     clients: &TlsClients,
     documents: &Documents,
     id: &ClusterId,
-) -> ObservedValue<UpgradePreflight> {
-    match read(machines, clients, documents, id).await {
-        Ok(preflight) => ObservedValue::Known(preflight),
-        Err(why) => ObservedValue::unreachable(why),
-    }
+) -> UpgradePreflight {
+    let client = || driver(machines, clients, documents, id);
+    let (kubelets, deprecated_apis, silent_webhooks) = join3(
+        in_time(async { kubelets(documents, id, client()?).await }),
+        // Each API server remembers the requests that it got itself.
+        in_time(async {
+            let servers = drivers(machines, clients, documents, id)?;
+            let requested = try_join_all(servers.iter().map(deprecated_apis::requested)).await?;
+            Ok(requested.into_iter().flatten().collect())
+        }),
+        in_time(async { webhooks::silent(&client()?).await }),
+    )
+    .await;
+    UpgradePreflight { kubelets, deprecated_apis, silent_webhooks }
 }
 
-async fn read(
-    machines: &Arc<dyn Machines>,
-    clients: &TlsClients,
-    documents: &Documents,
-    id: &ClusterId,
-) -> Result<UpgradePreflight, String> {
-    let mut deprecated_apis = std::collections::BTreeSet::new();
-    // Each API server remembers the requests that it got itself.
-    for server in drivers(machines, clients, documents, id)? {
-        deprecated_apis.extend(deprecated_apis::requested(&server).await?);
+async fn in_time<T>(read: impl Future<Output = Result<T, String>>) -> ObservedValue<T> {
+    match timeout(PATIENCE, read).await {
+        Ok(Ok(value)) => ObservedValue::Known(value),
+        Ok(Err(why)) => ObservedValue::unreachable(why),
+        Err(_) => ObservedValue::unreachable("no response in time"),
     }
-    let client = driver(machines, clients, documents, id)?;
-    let silent_webhooks = webhooks::silent(&client).await?;
-    Ok(UpgradePreflight { kubelets: kubelets(documents, id, client).await?, deprecated_apis, silent_webhooks })
 }
 
 /// A fleet has no workers, and the driver no right to list them.

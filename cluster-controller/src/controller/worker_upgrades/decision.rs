@@ -54,10 +54,16 @@ pub(crate) fn decide(wanted: Option<&KubeletUpgrades>, workers: &[WorkerKubelet]
         wanted.map(|wanted| KubeletOrder { release: wanted.version.clone(), drain_timeout: wanted.drain_timeout });
     let is_outdated = |worker: &WorkerKubelet| order.as_ref().is_some_and(|order| worker.is_outdated(order));
     let is_ordered = |worker: &WorkerKubelet| worker.order.is_some() && worker.order == order && is_outdated(worker);
-    let withdrawn = workers.iter().filter(|worker| worker.order.is_some() && !is_ordered(worker));
+    let is_ended = |worker: &WorkerKubelet| match (&order, &worker.order) {
+        // The kubelet reports its version when it starts, and is ready later.
+        (Some(order), Some(own)) if own == order && order.is_of(&worker.version) => worker.is_ready,
+        _ => worker.order.is_some() && !is_ordered(worker),
+    };
+    let withdrawn = workers.iter().filter(|worker| is_ended(worker));
     let withdrawn = withdrawn.map(|worker| (worker.name.clone(), OrderChange::Withdraw));
 
-    let unavailable = workers.iter().filter(|worker| !worker.is_ready || is_ordered(worker)).count();
+    // A worker whose order was not withdrawn yet may still be draining or starting.
+    let unavailable = workers.iter().filter(|worker| !worker.is_ready || worker.order.is_some()).count();
     let most = wanted.map_or(0, |wanted| usize::try_from(wanted.max_unavailable).unwrap_or(usize::MAX));
     // An order of another release is withdrawn first, so that a worker never has half of each.
     let waits = |worker: &&WorkerKubelet| worker.is_ready && worker.order.is_none() && is_outdated(worker);
@@ -115,10 +121,10 @@ mod tests {
         assert_eq!(names(Some(&upgrades("1.37.0", 2)), &workers).0, ["w2"]);
         // Its upgrade failed: the Node has the new version, and is not ready.
         workers[0] = WorkerKubelet { is_ready: false, order: Some(order("1.37.0")), ..worker("w1", "v1.37.0") };
-        assert_eq!(names(Some(&upgrades("1.37.0", 1)), &workers), (vec![], vec!["w1".to_owned()]));
-        workers[0].order = None;
         assert_eq!(names(Some(&upgrades("1.37.0", 1)), &workers), none());
         workers[0].is_ready = true;
+        assert_eq!(names(Some(&upgrades("1.37.0", 1)), &workers), (vec![], vec!["w1".to_owned()]), "not both at once");
+        workers[0].order = None;
         assert_eq!(names(Some(&upgrades("1.37.0", 1)), &workers).0, ["w2"]);
     }
 

@@ -11,11 +11,11 @@ use crate::text::{joined, listed};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PreflightBlocker {
     /// The cluster was not checked.
-    #[error("the checks before the upgrade to {version}: {why}")]
+    #[error("the checks before the upgrade to {version} (docs/upgrades.md): {why}")]
     Unknown {
         /// The next release.
         version: Release,
-        /// Why, for users.
+        /// Which checks, and why, for users.
         why: String,
     },
     /// Something would fail with the next minor version.

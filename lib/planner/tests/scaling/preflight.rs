@@ -5,9 +5,9 @@ use keelway_planner::{DeprecatedApi, Plan, UpgradePreflight, WaitBlocker, WaitKi
 
 use super::{calm, condition, runs, set_version, settled_at, versions};
 
-fn with_removed_api() -> ObservedValue<UpgradePreflight> {
+fn with_removed_api() -> UpgradePreflight {
     let api = DeprecatedApi { resource: "widgets.v1beta1.example.com".to_owned(), removed_in: 37 };
-    ObservedValue::Known(UpgradePreflight { deprecated_apis: [api].into(), ..UpgradePreflight::default() })
+    UpgradePreflight { deprecated_apis: ObservedValue::Known([api].into()), ..UpgradePreflight::default() }
 }
 
 fn preflight(plan: &Plan) -> Option<&Waiting> {
@@ -41,13 +41,18 @@ fn a_finding_stops_an_upgrade_before_anything_changes() {
 fn a_cluster_that_cannot_be_checked_stays_as_it_is() {
     let mut world = settled_at("1.36.3");
     set_version(&mut world, "1.37.0");
-    world.preflight = ObservedValue::unreachable("no response in time");
+    world.preflight.silent_webhooks = ObservedValue::unreachable("no response in time");
     let before = versions(&world);
     let plan = world.pass(&calm(2, 2));
     let waiting = preflight(&plan).unwrap();
     assert_eq!(waiting.delays.as_ref().map(|(_, kind)| *kind), Some(WaitKind::InProgress));
-    assert!(waiting.blocker.to_string().contains("no response in time"), "{}", waiting.blocker);
+    assert!(waiting.blocker.to_string().contains("Webhooks: no response in time"), "{}", waiting.blocker);
     assert_eq!(versions(&world), before);
+
+    let spec = &mut world.documents.clusters.values_mut().next().unwrap().spec;
+    spec.upgrade.ignore_preflight_errors = vec![PreflightCheck::Webhooks];
+    let plan = world.pass(&calm(2, 2));
+    assert!(preflight(&plan).is_none(), "{:?}", plan.waiting);
 }
 
 #[test]

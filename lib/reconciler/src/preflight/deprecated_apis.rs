@@ -1,27 +1,19 @@
 //! Requests for deprecated APIs, from the metric of API servers
 //! (<https://kubernetes.io/docs/reference/using-api/deprecation-policy/#request-metrics-for-deprecated-apis>).
 
-use std::time::Duration;
-
 use futures::{AsyncBufReadExt, TryStreamExt};
 use keelway_base::error_chain::root_cause;
 use keelway_planner::DeprecatedApi;
 
 const METRIC: &str = "apiserver_requested_deprecated_apis{";
-/// The metrics of an API server with many kinds have some ten megabytes.
-const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Returns the deprecated APIs that clients requested from an API server. The error is text for users.
+/// Returns the deprecated APIs that clients requested from an API server. The error is text for users. The response is read line by line: the metrics of an
+/// API server with many kinds have some ten megabytes.
 pub(super) async fn requested(server: &kube::Client) -> Result<Vec<DeprecatedApi>, String> {
-    let reading = async {
-        let request = http::Request::get("/metrics").body(Vec::new()).map_err(|error| error.to_string())?;
-        let lines = server.request_stream(request).await.map_err(|error| root_cause(&error))?.lines();
-        let found = lines.try_filter_map(|line| std::future::ready(Ok(api(&line))));
-        found.try_collect().await.map_err(|error| error.to_string())
-    };
-    tokio::time::timeout(PATIENCE, reading)
-        .await
-        .unwrap_or_else(|_| Err("its metrics were not read in time".to_owned()))
+    let request = http::Request::get("/metrics").body(Vec::new()).map_err(|error| error.to_string())?;
+    let lines = server.request_stream(request).await.map_err(|error| root_cause(&error))?.lines();
+    let found = lines.try_filter_map(|line| std::future::ready(Ok(api(&line))));
+    found.try_collect().await.map_err(|error| error.to_string())
 }
 
 /// Returns the API of a line of metrics, if it is one that some release removes.

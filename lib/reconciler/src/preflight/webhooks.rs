@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use futures::future::try_join_all;
 use k8s_openapi::{
     api::{
         admissionregistration::v1::{
@@ -57,17 +58,20 @@ pub(super) async fn silent(client: &Client) -> Result<BTreeSet<SilentWebhook>, S
     for found in list_all(&Api::<MutatingWebhookConfiguration>::all(client.clone()), "").await? {
         webhooks.extend(of_mutating(&found));
     }
-    let mut silent = BTreeSet::new();
-    for webhook in webhooks {
-        let Some(service) = webhook.asked() else { continue };
-        let slices = Api::<EndpointSlice>::namespaced(client.clone(), &service.namespace);
-        let slices = list_all(&slices, &format!("kubernetes.io/service-name={}", service.name)).await?;
-        if !slices.iter().any(has_ready_endpoint) {
-            let service = format!("{}/{}", service.namespace, service.name);
-            silent.insert(SilentWebhook { configuration: webhook.configuration, name: webhook.name, service });
-        }
-    }
-    Ok(silent)
+    let found = try_join_all(webhooks.iter().map(|webhook| silence_of(client, webhook))).await?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+async fn silence_of(client: &Client, webhook: &AdmissionWebhook) -> Result<Option<SilentWebhook>, String> {
+    let Some(service) = webhook.asked() else { return Ok(None) };
+    let slices = Api::<EndpointSlice>::namespaced(client.clone(), &service.namespace);
+    let slices = list_all(&slices, &format!("kubernetes.io/service-name={}", service.name)).await?;
+    let is_silent = !slices.iter().any(has_ready_endpoint);
+    Ok(is_silent.then(|| SilentWebhook {
+        configuration: webhook.configuration.clone(),
+        name: webhook.name.clone(),
+        service: format!("{}/{}", service.namespace, service.name),
+    }))
 }
 
 fn of_validating(configuration: &ValidatingWebhookConfiguration) -> Vec<AdmissionWebhook> {
