@@ -10,7 +10,7 @@ pub(crate) fn are_all_it_may_change(cluster: &TestCluster) {
         &["annotate", "node", "w1", "example.com/any=1"],
         &["annotate", "node", "w1", "keelway.dev/trusted-authorities-"],
         &["taint", "node", "w1", "tier=any:NoSchedule"],
-        &["cordon", "w1"],
+        &["patch", "node", "w1", "--patch", r#"{"spec": {"unschedulable": true}}"#],
     ] {
         let refused = cluster.kubectl.run(&[change, &[AS]].concat());
         assert!(refused.code() != 0, "{change:?}: {}", refused.text());

@@ -162,8 +162,11 @@ impl VersionProgress {
                 None if is_of_keelway(spec.role) && is_behind(tenant.document) => {
                     Some(WaitBlocker::UpgradeAfterKeelway { version: to })
                 }
-                None if is_first_of_minor => preflight::blocker(tenant, seen, to).map(WaitBlocker::Preflight),
-                None => None,
+                None => match left_behind(tenant, spec.role, (is_first_of_minor.then_some(newest), to)) {
+                    Some(pod) => Some(WaitBlocker::UpgradeAfterRemoval { version: to, leaving: pod.component.clone() }),
+                    None if is_first_of_minor => preflight::blocker(tenant, seen, to).map(WaitBlocker::Preflight),
+                    None => None,
+                },
             };
             let component = ComponentRef::of(&tenant.cluster.reference, pod);
             UpgradeStep { pod: (*pod).clone(), component, to, blocker }
@@ -194,6 +197,23 @@ fn in_order<'a>(tenant: &Tenant<'a>, seen: &PassObservation) -> Vec<(&'a PodName
     staying
         .sort_by_key(|(pod, spec)| (spec.role, spec.role == Role::Etcd && leader == Some(&pod.component), spec.index));
     staying
+}
+
+/// Returns a component that has to be removed before one of this role runs `to`. One that leaves is not upgraded, and may run until its machine responds.
+/// Nothing is newer than what it is upgraded after, and when a minor version begins, nothing is two minor versions older.
+fn left_behind<'a>(
+    tenant: &Tenant<'a>,
+    role: Role,
+    (begins_after, to): (Option<Release>, Release),
+) -> Option<&'a PodName> {
+    let is_older = |component: &Component, than: Release| {
+        find(&component.spec.version).is_some_and(|runs| runs.minor() < than.minor())
+    };
+    let is_left = |(_, component): &&(&PodName, &Component)| {
+        let is_before = component.spec.role < role && is_older(component, to);
+        component.is_leaving() && (is_before || begins_after.is_some_and(|newest| is_older(component, newest)))
+    };
+    tenant.components.iter().find(is_left).map(|(pod, _)| *pod)
 }
 
 /// Whether a check before the upgrade found something that a person has to correct.

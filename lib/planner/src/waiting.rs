@@ -238,6 +238,8 @@ pub enum WaitBlocker {
     Connections { server: String, sessions: usize },
     #[error("its turn to run {version}: {first} must be ready first")]
     Upgrade { version: Release, first: ComponentName },
+    #[error("its turn to run {version}: {leaving}, which runs an earlier minor version, must be removed first")]
+    UpgradeAfterRemoval { version: Release, leaving: ComponentName },
     #[error("{0}")]
     Preflight(PreflightBlocker),
     #[error("its turn to run {version}: Keelway's components of the cluster must run {KEELWAY} first")]

@@ -727,6 +727,29 @@ fn a_patch_downgrade_replaces_only_what_has_another_image() {
     assert_eq!(replaced, ["kube-apiserver", "kube-controller-manager", "kube-scheduler"].into());
 }
 
+/// A component that leaves is not upgraded, and may still run.
+#[test]
+fn a_minor_version_begins_only_once_older_components_are_gone() {
+    let mut world = settled_at("1.36.3");
+    for _ in 0..12 {
+        let _ = world.pass(&calm(3, 2));
+    }
+    let leaves = Round { obey: false, ..calm(2, 2) };
+    let _ = world.pass(&leaves);
+    let pod = world.pod("kube-apiserver-2");
+    let leaving = world.documents.components.get_mut(&pod).unwrap();
+    assert!(leaving.is_leaving());
+    "1.35.4".clone_into(&mut leaving.spec.version);
+    set_version(&mut world, "1.37.0");
+    let waits = |world: &World| {
+        let plan = plan(world.documents.clone(), &world.observe(&leaves), Timestamp::UNIX_EPOCH).unwrap();
+        assert!(!plan.decisions.iter().any(|decision| decision.to_string().contains("1.37.0")), "{:?}", plan.decisions);
+        let is_left = |waiting: &Waiting| matches!(waiting.blocker, WaitBlocker::UpgradeAfterRemoval { .. });
+        plan.waiting.iter().any(is_left)
+    };
+    assert!(waits(&world));
+}
+
 /// The next minor version begins only once everything works at the one before.
 #[test]
 fn a_minor_version_begins_only_while_every_component_works() {

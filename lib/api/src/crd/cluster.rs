@@ -90,6 +90,7 @@ fn bounds(root: &mut Json) {
         extend(root, path, json!({"maxProperties": 64}));
         extend(root, &format!("{path}{{}}"), json!({"maxLength": 1024}));
     }
+    extend(root, "spec.workers.maxUnavailable", json!({"minimum": 1}));
     extend(root, "status.id", json!({"pattern": ID, "maxLength": 16}));
 }
 
@@ -214,7 +215,6 @@ fn workers() -> Vec<CelRule> {
                  the same or of an earlier minor version, or upgrade the cluster, too"
             ),
         ),
-        rule("spec.workers.maxUnavailable", "self >= 1", "must be at least 1, not {self}; write 1 or more"),
         rule(
             "spec.workers.drainTimeout",
             is_span.clone(),
