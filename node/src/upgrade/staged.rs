@@ -1,6 +1,11 @@
 //! The programs of an image in a directory of their own, until they replace those of the worker.
 
-use std::{fs, process::Command};
+use std::{
+    fs, io,
+    process::{Command, Output},
+    thread,
+    time::{Duration, Instant},
+};
 
 use keelway_cri::CriRuntime;
 
@@ -12,6 +17,11 @@ use crate::{
     settings::Layout,
     version_skew::KubernetesVersion,
 };
+
+/// How long a child of another thread may take to run its own program.
+const BUSY: Duration = Duration::from_secs(2);
+/// Nothing reports when the file is free.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Programs that no process uses yet.
 pub(super) struct StagedPrograms {
@@ -39,7 +49,7 @@ impl StagedPrograms {
         let mut command = Command::new(self.layout.kubelet());
         process::clear_environment(&mut command);
         let failed = |reason: String| UpgradeError::Version { image: image.to_owned(), reason };
-        let output = command.arg("--version").output().map_err(|error| failed(error.to_string()))?;
+        let output = run_written(command.arg("--version")).map_err(|error| failed(error.to_string()))?;
         let stdout = String::from_utf8_lossy(&output.stdout);
         let version = stdout.trim().strip_prefix("Kubernetes ").and_then(KubernetesVersion::parse);
         version.ok_or_else(|| failed([stdout.trim(), String::from_utf8_lossy(&output.stderr).trim()].concat()))
@@ -60,6 +70,20 @@ impl StagedPrograms {
 
     pub(super) fn remove(self) -> Result<(), NodeFileError> {
         remove_directory(self.layout.root())
+    }
+}
+
+/// Runs a program that was just written. A child that another thread starts in this moment holds the file open for writing until it runs its own program
+/// (`ETXTBSY` of execve(2)).
+fn run_written(command: &mut Command) -> io::Result<Output> {
+    let deadline = Instant::now() + BUSY;
+    loop {
+        match command.output() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && Instant::now() < deadline => {
+                thread::park_timeout(LOOK);
+            }
+            ended => return ended,
+        }
     }
 }
 
