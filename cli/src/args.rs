@@ -427,7 +427,8 @@ pub(crate) enum ClusterCommand {
     #[command(
         after_help = "Example:\n  keelway cluster upgrade --name c1 --to 1.37.1 < c1.yaml | keelway plan\n  keelway cluster upgrade --name c1 --to 1.37.1 < c1.yaml | keelway reconcile > upgraded.yaml\n\n\
                       A skipped minor version is an upgrade of its own, which Keelway carries out first. A patch release may be older than the\n\
-                      current one, a minor version may not. Workers keep their kubelets: `keelway node upgrade`. See docs/upgrades.md."
+                      current one, a minor version may not. Workers keep their kubelets until --workers or `keelway node upgrade`. See\n\
+                      docs/upgrades.md."
     )]
     Upgrade(ClusterUpgradeArguments),
     /// Put a cluster to sleep; the next reconcile stops its components. Data, ports, addresses and keys stay, and the API answers 503

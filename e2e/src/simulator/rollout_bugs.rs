@@ -10,6 +10,7 @@ use keelway_api::{
     role::Role,
     rotation::{RotatedKey, RotationPhase},
 };
+use keelway_planner::trust::secret_of;
 
 use super::{bug::Bug, rollout_rules as rules, state::SimulationState};
 
@@ -152,15 +153,8 @@ fn next_minor(runs: &Release, wanted: &Release) -> Option<Release> {
 }
 
 fn change_key(documents: &mut Documents, id: &ClusterId, key: RotatedKey, change: fn(&mut CompactMap<ByteString>)) {
-    let secret = match key {
-        RotatedKey::ServiceAccount => "service-account",
-        RotatedKey::Encryption => "encryption",
-        RotatedKey::EtcdAuthority => "etcd-ca",
-        RotatedKey::FrontProxyAuthority => "front-proxy-ca",
-        RotatedKey::InfrastructureAuthority => "infrastructure-ca",
-        RotatedKey::KubernetesAuthority => "kubernetes-ca",
-    };
-    if let Some(values) = documents.secrets.get_mut(&SecretName::of(id, secret)).and_then(|secret| secret.data.as_mut())
+    if let Some(values) =
+        documents.secrets.get_mut(&SecretName::of(id, secret_of(key))).and_then(|secret| secret.data.as_mut())
     {
         change(values);
     }

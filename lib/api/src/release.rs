@@ -67,6 +67,12 @@ pub fn find(version: &str) -> Option<Release> {
     Some(Release { row, patch: number(patch)? })
 }
 
+/// Returns the minor version of a program that reports this version, such as `v1.36.3`: 36. It may be one that is not supported.
+#[must_use]
+pub fn reported_minor(version: &str) -> Option<u32> {
+    version.strip_prefix("v1.")?.split('.').next()?.parse().ok()
+}
+
 /// A number as semantic versions have it: without a sign and without leading zeros.
 fn number(text: &str) -> Option<u32> {
     let is_plain = text.len() <= MOST_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -13,7 +13,7 @@ use keelway_api::{
     Cluster, Documents, condition,
     machine::ObservedValue,
     preflight::{PreflightCheck, UpgradeSpec},
-    release::{Release, find},
+    release::{Release, find, reported_minor},
 };
 
 pub use self::finding::{PreflightBlocker, PreflightFinding};
@@ -69,7 +69,7 @@ pub struct SilentWebhook {
 #[must_use]
 pub fn begins_minor_upgrade(documents: &Documents, cluster: &Cluster) -> bool {
     let (Some(id), Some(wanted)) = (cluster.id(), find(&cluster.spec.version)) else { return false };
-    if cluster.spec.paused || !cluster.is_awake() || cluster.birth().is_none() {
+    if !cluster.is_changeable() || cluster.birth().is_none() {
         return false;
     }
     let staying = || documents.components_of(id).filter(|(_, component)| !component.is_leaving());
@@ -101,7 +101,7 @@ impl UpgradePreflight {
     /// Returns what would fail with a minor version, without what is to be ignored. An API server that is replaced forgets who requested what, so
     /// deprecated APIs are compared with the release at the end of the upgrade.
     fn findings(&self, to: Release, wanted: Release, spec: &UpgradeSpec) -> Vec<PreflightFinding> {
-        let old = |version: &&String| minor_of(version).is_some_and(|minor| minor + KUBELET_SKEW < to.minor());
+        let old = |version: &&String| reported_minor(version).is_some_and(|minor| minor + KUBELET_SKEW < to.minor());
         let kubelets = self.kubelets.known().into_iter().flatten().filter(|(_, version)| old(version));
         let kubelets: Vec<String> = kubelets.map(|(node, version)| format!("{node} ({version})")).collect();
         let requested = self.deprecated_apis.known().into_iter().flatten();
@@ -134,11 +134,6 @@ fn why<T>(read: &ObservedValue<T>) -> Option<&str> {
         ObservedValue::Known(_) => None,
         ObservedValue::Unreachable { why, .. } => Some(why),
     }
-}
-
-/// Returns the number of the minor version: 36 for `v1.36.3`.
-fn minor_of(version: &str) -> Option<u32> {
-    version.strip_prefix("v1.")?.split('.').next()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use alloc::{
 
 use keelway_api::{name::PodName, role::Role, rotation::RotatedKey};
 
+pub use crate::secret_names::secret_of;
+
 /// A credential of one role that another role verifies. Each is named by its role and its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PresentedCredential {

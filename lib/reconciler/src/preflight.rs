@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::future::{join3, try_join_all};
 use k8s_openapi::api::core::v1::Node;
 use keelway_api::{Documents, machine::ObservedValue, name::ClusterId};
-use keelway_planner::UpgradePreflight;
+use keelway_planner::{FirstBindings, UpgradePreflight};
 use kube::{Api, ResourceExt};
 use tokio::time::timeout;
 
@@ -58,8 +58,7 @@ async fn kubelets(
     id: &ClusterId,
     client: kube::Client,
 ) -> Result<BTreeMap<String, String>, String> {
-    let mut clusters = documents.clusters.values();
-    if clusters.any(|cluster| cluster.id() == Some(id) && cluster.spec.is_fleet()) {
+    if FirstBindings::of_id(documents, id) == FirstBindings::Fleet {
         return Ok(BTreeMap::new());
     }
     let nodes = list_all(&Api::<Node>::all(client), "").await?;

@@ -1,6 +1,6 @@
 //! Decides which workers upgrade their kubelets now.
 
-use keelway_api::{duration::Span, worker::KubeletOrder};
+use keelway_api::{duration::Span, release::reported_minor, worker::KubeletOrder};
 use serde::{Deserialize, Serialize};
 
 /// How the kubelets of workers are upgraded.
@@ -37,13 +37,9 @@ pub(crate) enum OrderChange {
 impl WorkerKubelet {
     /// Returns whether the kubelet is to be replaced. A kubelet of a newer minor version stays: Kubernetes supports no way back.
     fn is_outdated(&self, order: &KubeletOrder) -> bool {
-        let is_newer = minor_of(&self.version) > minor_of(&format!("v{}", order.release));
+        let is_newer = reported_minor(&self.version) > reported_minor(&format!("v{}", order.release));
         !order.is_of(&self.version) && !is_newer
     }
-}
-
-fn minor_of(version: &str) -> Option<u32> {
-    version.strip_prefix("v1.")?.split('.').next()?.parse().ok()
 }
 
 /// Returns the changes of orders, by the name of the worker. Without `wanted`, no worker upgrades.

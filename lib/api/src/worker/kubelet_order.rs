@@ -21,7 +21,7 @@ pub struct KubeletOrder {
 }
 
 impl KubeletOrder {
-    /// Returns the order of a Node. An order that cannot be read is none.
+    /// Returns the order that a Node has. A Node whose annotations cannot be read has none.
     #[must_use]
     pub fn of(node: &ObjectMeta) -> Option<Self> {
         let annotations = node.annotations.as_ref()?;

@@ -18,19 +18,7 @@ use keelway_api::{
 };
 
 use super::PlanTransition;
-use crate::machine_configs;
-
-/// Returns the Secret of a key.
-fn secret_of(key: RotatedKey) -> &'static str {
-    match key {
-        RotatedKey::ServiceAccount => "service-account",
-        RotatedKey::Encryption => "encryption",
-        RotatedKey::EtcdAuthority => "etcd-ca",
-        RotatedKey::FrontProxyAuthority => "front-proxy-ca",
-        RotatedKey::InfrastructureAuthority => "infrastructure-ca",
-        RotatedKey::KubernetesAuthority => "kubernetes-ca",
-    }
-}
+use crate::{machine_configs, secret_names::secret_of};
 
 type KeyValues<'a> = BTreeMap<&'a str, &'a [u8]>;
 

@@ -10,15 +10,18 @@ use futures::future::try_join_all;
 use k8s_openapi::{
     api::{
         admissionregistration::v1::{
-            MutatingWebhookConfiguration, RuleWithOperations, ServiceReference, ValidatingWebhookConfiguration,
-            WebhookClientConfig,
+            MutatingWebhookConfiguration, RuleWithOperations, ServiceReference, ValidatingWebhook,
+            ValidatingWebhookConfiguration,
         },
         discovery::v1::EndpointSlice,
     },
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
 use keelway_planner::SilentWebhook;
-use kube::{Api, Client, ResourceExt};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, DynamicObject},
+};
 
 use crate::listing::list_all;
 
@@ -31,86 +34,62 @@ const WRITTEN: [(&str, &str); 5] = [
     ("scheduling.k8s.io", "priorityclasses"),
 ];
 
-/// What both kinds of webhooks have in common.
+/// A webhook of either kind of configuration. A mutating one has the fields of a validating one, and others that are not read.
 struct AdmissionWebhook {
+    /// The configuration, as kubectl names it.
     configuration: String,
-    name: String,
-    is_required: bool,
-    is_selective: bool,
-    rules: Vec<RuleWithOperations>,
-    service: Option<ServiceReference>,
+    webhook: ValidatingWebhook,
 }
 
 impl AdmissionWebhook {
     /// Returns the Service that an API server which starts asks.
     fn asked(&self) -> Option<&ServiceReference> {
-        let is_asked = self.is_required && !self.is_selective && self.rules.iter().any(concerns_starts);
-        self.service.as_ref().filter(|_| is_asked)
+        let ValidatingWebhook { failure_policy, object_selector, match_conditions, rules, client_config, .. } =
+            &self.webhook;
+        // `Fail` is the default.
+        let is_required = failure_policy.as_deref().is_none_or(|policy| policy == "Fail");
+        let selects_objects = object_selector.as_ref().is_some_and(|selector| *selector != LabelSelector::default());
+        let is_selective = selects_objects || match_conditions.is_some();
+        let is_asked = is_required && !is_selective && rules.iter().flatten().any(concerns_starts);
+        client_config.service.as_ref().filter(|_| is_asked)
     }
 }
 
 /// Returns the webhooks that are asked and have no ready endpoint. The error is text for users.
 pub(super) async fn silent(client: &Client) -> Result<BTreeSet<SilentWebhook>, String> {
+    let kinds = [
+        ApiResource::erase::<ValidatingWebhookConfiguration>(&()),
+        ApiResource::erase::<MutatingWebhookConfiguration>(&()),
+    ];
     let mut webhooks = Vec::new();
-    for found in list_all(&Api::<ValidatingWebhookConfiguration>::all(client.clone()), "").await? {
-        webhooks.extend(of_validating(&found));
-    }
-    for found in list_all(&Api::<MutatingWebhookConfiguration>::all(client.clone()), "").await? {
-        webhooks.extend(of_mutating(&found));
+    for kind in kinds {
+        for configuration in list_all(&Api::<DynamicObject>::all_with(client.clone(), &kind), "").await? {
+            webhooks.extend(webhooks_of(&kind.kind, &configuration)?);
+        }
     }
     let found = try_join_all(webhooks.iter().map(|webhook| silence_of(client, webhook))).await?;
     Ok(found.into_iter().flatten().collect())
 }
 
-async fn silence_of(client: &Client, webhook: &AdmissionWebhook) -> Result<Option<SilentWebhook>, String> {
-    let Some(service) = webhook.asked() else { return Ok(None) };
+async fn silence_of(client: &Client, asked: &AdmissionWebhook) -> Result<Option<SilentWebhook>, String> {
+    let Some(service) = asked.asked() else { return Ok(None) };
     let slices = Api::<EndpointSlice>::namespaced(client.clone(), &service.namespace);
     let slices = list_all(&slices, &format!("kubernetes.io/service-name={}", service.name)).await?;
     let is_silent = !slices.iter().any(has_ready_endpoint);
     Ok(is_silent.then(|| SilentWebhook {
-        configuration: webhook.configuration.clone(),
-        name: webhook.name.clone(),
+        configuration: asked.configuration.clone(),
+        name: asked.webhook.name.clone(),
         service: format!("{}/{}", service.namespace, service.name),
     }))
 }
 
-fn of_validating(configuration: &ValidatingWebhookConfiguration) -> Vec<AdmissionWebhook> {
-    let webhooks = configuration.webhooks.iter().flatten();
-    let read = webhooks.map(|webhook| AdmissionWebhook {
-        configuration: format!("validatingwebhookconfiguration/{}", configuration.name_any()),
-        name: webhook.name.clone(),
-        is_required: is_required(webhook.failure_policy.as_deref()),
-        is_selective: is_selective(webhook.object_selector.as_ref(), webhook.match_conditions.is_some()),
-        rules: webhook.rules.clone().unwrap_or_default(),
-        service: service(&webhook.client_config),
-    });
-    read.collect()
-}
-
-fn of_mutating(configuration: &MutatingWebhookConfiguration) -> Vec<AdmissionWebhook> {
-    let webhooks = configuration.webhooks.iter().flatten();
-    let read = webhooks.map(|webhook| AdmissionWebhook {
-        configuration: format!("mutatingwebhookconfiguration/{}", configuration.name_any()),
-        name: webhook.name.clone(),
-        is_required: is_required(webhook.failure_policy.as_deref()),
-        is_selective: is_selective(webhook.object_selector.as_ref(), webhook.match_conditions.is_some()),
-        rules: webhook.rules.clone().unwrap_or_default(),
-        service: service(&webhook.client_config),
-    });
-    read.collect()
-}
-
-fn service(client: &WebhookClientConfig) -> Option<ServiceReference> {
-    client.service.clone()
-}
-
-/// `Fail` is the default.
-fn is_required(failure_policy: Option<&str>) -> bool {
-    failure_policy.is_none_or(|policy| policy == "Fail")
-}
-
-fn is_selective(objects: Option<&LabelSelector>, has_conditions: bool) -> bool {
-    has_conditions || objects.is_some_and(|selector| *selector != LabelSelector::default())
+fn webhooks_of(kind: &str, configuration: &DynamicObject) -> Result<Vec<AdmissionWebhook>, String> {
+    let name = format!("{}/{}", kind.to_lowercase(), configuration.name_any());
+    let webhooks = configuration.data.get("webhooks").cloned().unwrap_or_default();
+    let webhooks: Option<Vec<ValidatingWebhook>> =
+        serde_json::from_value(webhooks).map_err(|error| format!("cannot read {name}: {error}"))?;
+    let of_configuration = |webhook| AdmissionWebhook { configuration: name.clone(), webhook };
+    Ok(webhooks.into_iter().flatten().map(of_configuration).collect())
 }
 
 fn concerns_starts(rule: &RuleWithOperations) -> bool {
@@ -151,8 +130,24 @@ mod tests {
             }],
         });
         change(&mut configuration["webhooks"][0]);
-        let webhooks = of_validating(&serde_json::from_value(configuration).unwrap());
-        webhooks[0].asked().map(|service| format!("{}/{}", service.namespace, service.name))
+        let webhooks = webhooks_of("ValidatingWebhookConfiguration", &serde_json::from_value(configuration).unwrap());
+        webhooks.unwrap()[0].asked().map(|service| format!("{}/{}", service.namespace, service.name))
+    }
+
+    /// A mutating webhook has fields of its own, and a configuration can be without webhooks.
+    #[test]
+    fn both_kinds_of_configurations_are_read() {
+        let of = |configuration: Value| {
+            webhooks_of("MutatingWebhookConfiguration", &serde_json::from_value(configuration).unwrap()).unwrap()
+        };
+        let webhook = json!({
+            "name": "set.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None", "reinvocationPolicy": "Never",
+            "clientConfig": { "service": { "namespace": "policies", "name": "webhook" } },
+        });
+        let [read] = of(json!({ "metadata": { "name": "defaults" }, "webhooks": [webhook] })).try_into().ok().unwrap();
+        assert_eq!(read.configuration, "mutatingwebhookconfiguration/defaults");
+        assert_eq!(read.webhook.name, "set.example.com");
+        assert_eq!(of(json!({ "metadata": { "name": "empty" } })).len(), 0);
     }
 
     #[test]
