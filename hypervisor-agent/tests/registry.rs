@@ -12,6 +12,7 @@ use std::{
 use futures::FutureExt;
 use jiff::{SignedDuration, Timestamp};
 use keelway_api::{
+    image_override::reported_name,
     machine::{Container, ContainerPhase, ContainerResources, MachineConfig, Pod, Start},
     name::{ClusterId, PodName},
     registry::RegistryCredentials,
@@ -110,6 +111,16 @@ impl World {
             self.ctr(&["remove", "--sync", &image]);
             until(async || runtime.image_status(&image).await.unwrap().is_none()).await;
         }
+    }
+
+    /// Returns the digest of a pushed image, from the files of the registry.
+    fn digest(&self, name: &str) -> String {
+        let revisions =
+            self.path("blobs/docker/registry/v2/repositories/mirror").join(name).join("_manifests/revisions/sha256");
+        let mut pushed = fs::read_dir(revisions).unwrap().map(|entry| entry.unwrap().file_name());
+        let digest = pushed.next().unwrap().into_string().unwrap();
+        assert_eq!(pushed.next(), None);
+        digest
     }
 
     fn ctr(&self, arguments: &[&str]) {
@@ -232,6 +243,17 @@ async fn pulled(world: &World) {
         let failed = world.run(&image, password).await.join("\n");
         assert!(failed.contains(help) && failed.contains(REGISTRY), "{failed}");
         assert!(!failed.contains(PASSWORD) && !failed.contains("wrong-word"), "{failed}");
+    }
+
+    let other = format!("{program}@sha256:{}", "0".repeat(64));
+    let failed = world.run(&other, Some(PASSWORD)).await.join("\n");
+    assert!(failed.contains("it has no such image") && failed.contains(&other), "{failed}");
+    let by_digest = format!("{program}@sha256:{}", world.digest("program"));
+    for _ in 0..2 {
+        assert_eq!(world.run(&by_digest, Some(PASSWORD)).await, [""; 0]);
+        let seen = world.machine.observe().await.unwrap();
+        assert_eq!(seen.containers.len(), 1);
+        assert!(seen.images.contains(&*reported_name(&by_digest)) && !seen.images.contains(&program), "{seen:?}");
     }
 
     assert_eq!(world.run(&program, Some(PASSWORD)).await, [""; 0]);

@@ -26,6 +26,7 @@ use containerd_client::{
     types::Mount,
 };
 use futures::TryStreamExt;
+use keelway_api::image_override::reported_name;
 use k8s_cri::v1::{StatusRequest, runtime_service_client::RuntimeServiceClient};
 use keelway_cri::CriRuntime;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -173,7 +174,7 @@ pub(crate) async fn pull(layout: &Layout, runtime: &CriRuntime, image: &str) -> 
     let wrong = |source| ImageError::Runtime { image: image.to_owned(), source };
     let credentials = RegistryConfig::load(layout)?;
     if runtime.image_status(image).await.map_err(wrong)?.is_none() {
-        Changes::note(layout, |changes| changes.pulled.extend([image.to_owned()]))?;
+        Changes::note(layout, |changes| changes.pulled.extend([reported_name(image).into_owned()]))?;
         let login = credentials.as_ref().and_then(|credentials| credentials.login(image));
         runtime.pull_image(image, login).await.map_err(wrong)?;
     }
@@ -280,7 +281,7 @@ impl ImageSnapshot {
     /// Returns the name of the snapshot with all layers: a digest of their digests (the OCI image specification, "Layer ChainID").
     async fn chain(&self) -> Result<String, ImageError> {
         let lacks = |what| ImageError::Form { image: self.image.clone(), what };
-        let request = in_namespace(GetImageRequest { name: self.image.clone() });
+        let request = in_namespace(GetImageRequest { name: reported_name(&self.image).into_owned() });
         let record = ImagesClient::new(self.channel.clone()).get(request).await;
         let target = record.map_err(|status| self.failed(status))?.into_inner().image.and_then(|image| image.target);
         let mut document = self.json(&target.ok_or_else(|| lacks("content"))?.digest).await?;

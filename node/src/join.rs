@@ -281,7 +281,7 @@ async fn join_with(
     let of_cluster = fetch_registry_config(&bearer, &known).await?;
     let release = release::find(&known.cluster.version);
     let release = release.ok_or_else(|| JoinError::Release(known.cluster.version.clone()))?;
-    let image = node.image.clone().unwrap_or_else(|| release.node_image(known.cluster.registry.as_deref()));
+    let image = node.image.clone().unwrap_or_else(|| known.cluster.node_image(&release));
 
     let before = options.layout.read_options()?;
     // From here on, the machine is changed.

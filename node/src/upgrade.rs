@@ -204,7 +204,7 @@ fn target_image(target: &UpgradeTarget, known: &TrustedInformation) -> Result<St
         UpgradeTarget::Cluster => &known.cluster.version,
     };
     let release = release::find(version).ok_or_else(|| UpgradeError::Release(version.clone()))?;
-    Ok(release.node_image(known.cluster.registry.as_deref()))
+    Ok(known.cluster.node_image(&release))
 }
 
 /// Returns the image of the worker's options. `None` means that of the cluster's release.

@@ -184,6 +184,7 @@ fn cluster(arguments: InjectArguments) -> Cluster {
         },
         images: ImagesSpec {
             registry: arguments.image_registry,
+            overrides: Vec::new(),
             pull_secrets: arguments.image_pull_secrets.into_iter().map(|name| LocalSecretReference { name }).collect(),
         },
         certificates: CertificatesSpec::default(),

@@ -72,6 +72,7 @@ fn fleet(arguments: FleetInjectArguments) -> Cluster {
         vpn: VpnSpec::default(),
         images: ImagesSpec {
             registry: arguments.image_registry,
+            overrides: Vec::new(),
             pull_secrets: arguments.image_pull_secrets.into_iter().map(|name| LocalSecretReference { name }).collect(),
         },
         certificates: CertificatesSpec::default(),

@@ -40,6 +40,9 @@ pub struct ControllerConfiguration {
     /// A registry that contains the images of workers and add-ons under the same names and tags as the public registries.
     #[serde(default)]
     pub registry: Option<String>,
+    /// Images to use in place of those with the same name and tag, each with its digest.
+    #[serde(default)]
+    pub image_overrides: Vec<String>,
     /// A file with credentials for these images, in docker's format. The controller publishes them to workers.
     #[serde(default)]
     pub registries: Option<PathBuf>,
@@ -122,6 +125,7 @@ impl ControllerConfiguration {
         ClusterInformation {
             version: self.version.clone(),
             registry: self.registry.clone(),
+            image_overrides: self.image_overrides.clone(),
             registry_credentials: self.registries.is_some(),
             endpoints: self.endpoints.clone(),
             names: self.api_names.iter().filter(|name| is_subdomain(name)).cloned().collect(),

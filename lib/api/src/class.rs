@@ -153,7 +153,7 @@ impl ClassImagesSpec {
     /// Returns whether nothing is set, so that Clusters may set their own.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.registry.is_none() && self.pull_secrets.is_empty()
+        self.registry.is_none() && self.overrides.is_empty() && self.pull_secrets.is_empty()
     }
 
     /// Returns the names of the Secrets.

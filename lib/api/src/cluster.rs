@@ -388,6 +388,11 @@ pub struct ImagesSpec {
     /// `registry.example.com/mirror`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry: Option<String>,
+    /// Images to use in place of those with the same name and tag, each with its digest:
+    /// `REGISTRY/NAME:TAG@sha256:DIGEST`. The first that has the name and tag of an image counts. A tag belongs to a
+    /// release, so an override has no effect on other releases.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<String>,
     /// Secrets of the type `kubernetes.io/dockerconfigjson` in the cluster's namespace with registry credentials,
     /// like `imagePullSecrets` of a Pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

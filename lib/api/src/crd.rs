@@ -12,6 +12,7 @@ mod component;
 mod fleet;
 pub mod forms;
 mod hypervisor;
+mod images;
 mod name;
 mod network;
 mod restore;

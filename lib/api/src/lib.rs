@@ -22,6 +22,7 @@ pub mod event;
 pub mod explain;
 pub mod fault;
 pub mod hypervisor;
+pub mod image_override;
 mod kind;
 pub mod machine;
 pub mod membership;

@@ -101,6 +101,8 @@ pub struct ValidatedCluster {
     pub machines: Option<LabelSelector>,
     /// The private registry, if there is one.
     pub registry: Option<String>,
+    /// Images that are used in place of those with the same name and tag, each with its digest.
+    pub image_overrides: Vec<String>,
     /// The Secrets with credentials for registries.
     pub pull_secrets: Vec<SecretName>,
     /// The lifetimes of certificates.

@@ -143,7 +143,7 @@ fn spec(options: &HostingOptions, version: &str) -> ClusterSpec {
         endpoint: EndpointSpec { host: options.endpoint.name().map(ToOwned::to_owned) },
         network: NetworkSpec::default(),
         vpn: VpnSpec::default(),
-        images: ImagesSpec { registry: options.registry.clone(), pull_secrets: Vec::new() },
+        images: ImagesSpec { registry: options.registry.clone(), ..ImagesSpec::default() },
         certificates: CertificatesSpec::default(),
         rotations: RotationsSpec::default(),
         upgrade: UpgradeSpec::default(),

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, PoisonError},
 };
 
-use keelway_api::registry::RegistryCredentials;
+use keelway_api::{image_override::reported_name, registry::RegistryCredentials};
 use keelway_cri::{CriRuntime, Login};
 use tokio::sync::Mutex;
 
@@ -85,7 +85,8 @@ impl<'a> Images<'a> {
         image: &str,
         credentials: Option<&RegistryCredentials>,
     ) -> Result<(), EffectError> {
-        let turn = self.turns.of(image);
+        let name = reported_name(image);
+        let turn = self.turns.of(&name);
         let _turn = turn.lock().await;
         if self.runtime.image_status(image).await?.is_some() {
             return Ok(());
@@ -93,16 +94,16 @@ impl<'a> Images<'a> {
         let Some((record, site)) = self.record else {
             return self.fetch(image, credentials).await;
         };
-        record.begin(site, image).await;
+        record.begin(site, &name).await;
         let fetched = self.fetch(image, credentials).await;
         match &fetched {
             Ok(()) => {
                 if let Some(found) = self.runtime.image_status(image).await? {
-                    record.end(site, image, found.id).await;
+                    record.end(site, &name, found.id).await;
                 }
             }
             // The fetch certainly failed. If the image appears later, another program fetched it.
-            Err(error) if !error.leaves_open() => record.forget(site, &BTreeSet::from([image.to_owned()])).await,
+            Err(error) if !error.leaves_open() => record.forget(site, &BTreeSet::from([name.into_owned()])).await,
             Err(_) => {}
         }
         fetched

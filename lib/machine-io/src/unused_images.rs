@@ -4,11 +4,12 @@
 mod tests;
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-use keelway_api::machine::MachineConfig;
+use keelway_api::{image_override::reported_name, machine::MachineConfig, registry::repository_of};
 
 use keelway_machine::supervise::MonotonicTime;
 
@@ -60,11 +61,11 @@ pub struct ImageCleanupPlan {
     pub next: Option<MonotonicTime>,
 }
 
-/// Returns the images that a config names.
+/// Returns the images that a config names, as the runtime reports them.
 #[must_use]
-pub fn wanted_by(config: &MachineConfig) -> BTreeSet<&str> {
-    let of_containers = config.pods.values().flat_map(|pod| &pod.containers).map(|container| container.image.as_str());
-    of_containers.chain(config.pods.values().map(|pod| pod.pause_image.as_str())).collect()
+pub fn wanted_by(config: &MachineConfig) -> BTreeSet<Cow<'_, str>> {
+    let of_containers = config.pods.values().flat_map(|pod| &pod.containers).map(|container| &container.image);
+    of_containers.chain(config.pods.values().map(|pod| &pod.pause_image)).map(|image| reported_name(image)).collect()
 }
 
 /// The time since which each fetched image has been unused, by name. The clock is monotonic and starts with the agent, as a kubelet's does. A wrong
@@ -74,7 +75,7 @@ pub struct Idle(BTreeMap<String, MonotonicTime>);
 
 impl Idle {
     /// Marks the images of a new config as used.
-    pub fn another_config(&mut self, wanted: &BTreeSet<&str>) {
+    pub fn another_config(&mut self, wanted: &BTreeSet<Cow<str>>) {
         self.0.retain(|name, _| !wanted.contains(name.as_str()));
     }
 
@@ -87,7 +88,7 @@ impl Idle {
     pub fn decide(
         &mut self,
         (now, grace): (MonotonicTime, Duration),
-        (record, wanted): (&FetchRecord, &BTreeSet<&str>),
+        (record, wanted): (&FetchRecord, &BTreeSet<Cow<str>>),
         seen: &ImageUse,
     ) -> ImageCleanupPlan {
         let mut verdict = ImageCleanupPlan::default();
@@ -145,13 +146,4 @@ impl Fetched<'_> {
 
 fn references(image: &cri::CriImage) -> impl Iterator<Item = &str> {
     image.tags.iter().chain(&image.digests).chain([&image.id]).map(String::as_str)
-}
-
-/// Returns `registry:5000/name` for `registry:5000/name:tag` and for `registry:5000/name@sha256:..`.
-fn repository_of(name: &str) -> &str {
-    let name = name.split_once('@').map_or(name, |(name, _)| name);
-    match name.rsplit_once(':') {
-        Some((repository, tag)) if !tag.contains('/') => repository,
-        _ => name,
-    }
 }

@@ -18,6 +18,7 @@ use keelway_api::{
     component::ComponentSpec,
     fault::Faults,
     hypervisor::{HypervisorEndpoint, HypervisorRole, PortRange},
+    image_override::overridden,
     jiff::Timestamp,
     machine::{OnChange, Pod, PodFile},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, NameError, PodName},
@@ -202,6 +203,7 @@ pub fn hosted_fleet(documents: &Documents, hosting: &HostingNamespace) -> Result
     let host_files = host_files(&tenant, hosting).map_err(HostingError::MissingKey)?;
     let version = tenant.document.keelway_version();
     let host_image = fleet_controller_image(tenant.cluster.registry.as_deref(), version);
+    let host_image = overridden(host_image, &tenant.cluster.image_overrides);
     Ok(HostedFleet { pods, host_files, host_image })
 }
 

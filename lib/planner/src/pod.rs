@@ -33,6 +33,7 @@ use core::{
 use keelway_api::{
     Component, argument,
     component::ComponentSpec,
+    image_override::overridden,
     machine::{
         CertificateFiles, Container, ContainerCheck, HaproxyServers, Liveness, Mount, OnChange, Pod, PodFile, Start,
     },
@@ -127,8 +128,13 @@ impl<'a> PodInputs<'a> {
             stop_seconds: row.stop_seconds,
             liveness: Some(liveness(parts.check, parts.startup_seconds)),
         };
-        let containers: Vec<Container> = parts.beside.into_iter().chain([container]).collect();
-        let pause_image = self.release().pause_image(self.cluster.registry.as_deref());
+        let containers: Vec<Container> = parts
+            .beside
+            .into_iter()
+            .chain([container])
+            .map(|container| Container { image: self.overridden(container.image), ..container })
+            .collect();
+        let pause_image = self.overridden(self.release().pause_image(self.cluster.registry.as_deref()));
         let images: Vec<&str> =
             containers.iter().map(|container| container.image.as_str()).chain([&*pause_image]).collect();
         let registries = self.registries(&images);
@@ -228,6 +234,10 @@ impl<'a> PodInputs<'a> {
 
     fn loopback_check(&self, port: &str) -> ContainerCheck {
         ContainerCheck::Http { address: self.loopback(port), path: OWN_LIVENESS.to_string() }
+    }
+
+    fn overridden(&self, image: String) -> String {
+        overridden(image, &self.cluster.image_overrides)
     }
 
     fn kubernetes_image(&self) -> String {

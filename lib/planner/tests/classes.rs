@@ -121,6 +121,16 @@ fn settings_of_a_class_override_those_of_a_cluster() {
     let status = world.cluster().status.clone().unwrap();
     assert_eq!(status.class.unwrap().name, "gold");
     assert!(status.conditions.iter().any(|told| told.type_ == "WithinClass" && told.message.contains("registry")));
+    // So do images by digest: those of the cluster have no effect.
+    let by_digest = |registry: &str| vec![format!("{registry}/etcd:3.7.0-0@sha256:{}", "0".repeat(64))];
+    world.cluster().spec.images.overrides = by_digest("registry.elsewhere.example");
+    for class in world.documents.classes.values_mut() {
+        class.spec.images.overrides = by_digest("registry.example.com/mirror/patched");
+    }
+    world.pass();
+    let (registries, _) = world.images();
+    assert_eq!(registries, ["registry.example.com/mirror", "registry.example.com/mirror/patched"].map(str::to_owned).into());
+    world.cluster().spec.images.overrides.clear();
     // If a class does not specify images, its clusters choose them.
     world.documents.classes.values_mut().for_each(|class| class.spec.images = ClassImagesSpec::default());
     world.pass();

@@ -447,6 +447,25 @@ fn a_drained_machine_is_left_once_replacements_are_ready() {
     assert!(conditions.iter().any(|condition| condition.type_ == "Drained"));
 }
 
+/// Only what runs the image is replaced, one replica after the other. Workers and add-ons have the overrides from the cluster-controller.
+#[test]
+fn an_image_that_is_overridden_replaces_its_role_only() {
+    let mut world = World::new();
+    for _ in 0..12 {
+        let _ = world.pass(&calm(3, 2));
+    }
+    let of_api_server = format!("registry.example.com/kube-apiserver:v1.37.0@sha256:{}", "1".repeat(64));
+    let of_other_release = format!("registry.example.com/etcd:3.6.8-0@sha256:{}", "2".repeat(64));
+    let overrides = vec![of_api_server.clone(), of_other_release];
+    let cluster = world.documents.clusters.values_mut().next().unwrap();
+    cluster.spec.images.overrides.clone_from(&overrides);
+    let replaced: Vec<PodName> = (0..6).flat_map(|_| world.replaced(&calm(3, 2))).collect();
+    assert_eq!(replaced, ["kube-apiserver-0", "kube-apiserver-1", "kube-apiserver-2"].map(|name| world.pod(name)));
+    assert_eq!(world.made("kube-apiserver-1").containers.last().unwrap().image, of_api_server);
+    let configured = world.document("cluster-controller-0", "cluster-controller.json");
+    assert_eq!(configured["imageOverrides"], serde_json::json!(overrides));
+}
+
 /// Every program changes at once. Replicas of a role are replaced one at a time, while the others are healthy.
 #[test]
 fn replicas_of_a_role_are_replaced_one_by_one() {

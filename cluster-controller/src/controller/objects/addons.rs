@@ -5,6 +5,7 @@ mod template;
 use ipnet::IpNet;
 use keelway_api::{
     cluster::AddonSpec,
+    image_override::overridden,
     release::{self, Release},
     worker::CNI_FILE,
 };
@@ -43,6 +44,7 @@ pub(super) fn objects(configuration: &ControllerConfiguration) -> Result<Vec<Val
 
 fn values(configuration: &ControllerConfiguration, release: &Release) -> Vec<(&'static str, String)> {
     let registry = configuration.registry.as_deref();
+    let image = |image: String| overridden(image, &configuration.image_overrides);
     let pods = configuration.pod_cidrs.iter().map(IpNet::to_string).collect::<Vec<_>>().join(",");
     let api = configuration.api_addresses().first().map(|address| std::net::SocketAddr::new(*address, API_PORT));
     // With the default CNI configuration, a worker's pods have addresses of its own range. Another one may assign any addresses.
@@ -53,9 +55,9 @@ fn values(configuration: &ControllerConfiguration, release: &Release) -> Vec<(&'
         ("dnsDomain", configuration.dns_domain.clone()),
         ("podCIDRs", pods),
         ("detectLocalMode", local.to_owned()),
-        ("coreDNSImage", release.coredns_image(registry)),
-        ("kubeProxyImage", release.kubernetes_image("kube-proxy", registry)),
-        ("metricsServerImage", release::metrics_server_image(registry)),
+        ("coreDNSImage", image(release.coredns_image(registry))),
+        ("kubeProxyImage", image(release.kubernetes_image("kube-proxy", registry))),
+        ("metricsServerImage", image(release::metrics_server_image(registry))),
     ]
 }
 

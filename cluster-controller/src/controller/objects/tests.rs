@@ -68,6 +68,16 @@ fn a_registry_replaces_every_image() {
 }
 
 #[test]
+fn an_image_of_an_add_on_is_overridden_by_digest() {
+    let image = format!("registry.example.com/kube-proxy:v1.37.0@sha256:{}", "0".repeat(64));
+    let objects =
+        wanted(&configuration(|file| file["imageOverrides"] = json!([image])), &PublishedFiles::default()).unwrap();
+    let text = serde_json::to_string(&objects).unwrap();
+    assert_eq!(text.matches(&format!("\"image\":\"{image}\"")).count(), 1);
+    assert_eq!(text.matches("\"image\":\"registry.k8s.io/").count(), 2);
+}
+
+#[test]
 fn each_add_on_can_be_turned_off() {
     let all = names(&configuration(|_| {}));
     for (name, gone) in [

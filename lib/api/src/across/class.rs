@@ -257,7 +257,11 @@ fn images(class: &ClusterClass, cluster: &Cluster) -> Vec<Fault> {
     if class.spec.images.is_empty() {
         return Vec::new();
     }
-    let given = [("registry", own.registry.is_some()), ("pullSecrets", !own.pull_secrets.is_empty())];
+    let given = [
+        ("registry", own.registry.is_some()),
+        ("overrides", !own.overrides.is_empty()),
+        ("pullSecrets", !own.pull_secrets.is_empty()),
+    ];
     let fault = |field: &str| {
         Fault::of(
             format!("spec.images.{field}"),

@@ -4,9 +4,9 @@ use serde_json::{Value as Json, json};
 
 use super::{
     cel::{CelRule, is, list, rule, write},
-    cluster::{LIVES, form, registry},
+    cluster::{LIVES, form},
     forms::{CPU, LABEL, MEMORY, SPAN, release_form, subdomain},
-    name,
+    images, name,
     schema::extend,
     snapshots,
 };
@@ -27,8 +27,10 @@ const EXPRESSIONS: &str = "spec.hypervisorSelector.matchExpressions";
 /// Adds the checks to the schema.
 pub(super) fn refine(root: &mut Json) {
     bounds(root);
+    images::bounds(root);
     let mut rules = name::rules();
     rules.extend(of_spec());
+    rules.extend(images::rules());
     rules.extend(limits());
     rules.extend(selector());
     rules.extend(snapshots::rules_of_allowed());
@@ -53,7 +55,6 @@ fn bounds(root: &mut Json) {
     for path in lives() {
         extend(root, &path, json!({"maxLength": 32}));
     }
-    extend(root, "spec.images.registry", json!({"maxLength": 512}));
     extend(root, "spec.images.pullSecrets", json!({"maxItems": 16}));
     extend(root, "spec.images.pullSecrets[].namespace", json!({"maxLength": 63}));
     extend(root, "spec.images.pullSecrets[].name", json!({"maxLength": 253}));
@@ -75,7 +76,6 @@ fn of_spec() -> Vec<CelRule> {
             is("self", &release_form(MINORS.iter())),
             format!("\"{{self}}\" is not supported; supported values: {}", names()),
         ),
-        registry(),
         rule(
             "spec.images.pullSecrets[].namespace",
             is("self", LABEL),

@@ -6,8 +6,8 @@ use super::{
     arguments,
     cel::{CelRule, is, quoted, rule, write},
     fleet,
-    forms::{BRACKETED, CPU, ENDLESS, ID, MEMORY, PORT, SPAN, is_dns_name, release_form, subdomain},
-    name, network, restore,
+    forms::{CPU, ENDLESS, ID, MEMORY, SPAN, is_dns_name, release_form, subdomain},
+    images, name, network, restore,
     schema::extend,
     snapshots,
 };
@@ -34,10 +34,12 @@ const PAUSES: [&str; 2] = ["workerGrace", "rotationDeadline"];
 /// Adds the checks to the schema.
 pub(super) fn refine(root: &mut Json) {
     bounds(root);
+    images::bounds(root);
     restore::bounds(root);
     snapshots::bounds(root);
     let mut rules = name::rules();
     rules.extend(of_spec());
+    rules.extend(images::rules());
     rules.extend(network::rules());
     rules.extend(fleet::rules());
     rules.extend(arguments::rules());
@@ -58,7 +60,6 @@ fn bounds(root: &mut Json) {
     text("spec.version", 32);
     text("spec.network.dnsDomain", 253);
     text("spec.endpoint.host", 253);
-    text("spec.images.registry", 512);
     text("spec.images.pullSecrets[].name", 253);
     text("spec.controlPlane.kubeAPIServer.extraSANs[]", 255);
     for ranges in RANGES {
@@ -127,24 +128,12 @@ fn of_spec() -> Vec<CelRule> {
             format!("isIP(self) || {}", is_dns_name("self")),
             "\"{self}\" is not a DNS name; write a name such as api.example.com, without scheme and port",
         ),
-        registry(),
         rule(
             "spec.images.pullSecrets[].name",
             is("self", &subdomain()),
             "\"{self}\" is not an RFC 1123 subdomain; write the name of a Secret of the type kubernetes.io/dockerconfigjson",
         ),
     ]
-}
-
-/// Returns the rule for a registry, in a Cluster and in a class.
-pub(super) fn registry() -> CelRule {
-    let form = format!("({}|{BRACKETED})(:{PORT})?((/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)+/*)?", subdomain());
-    rule(
-        "spec.images.registry",
-        is("self", &form),
-        "\"{self}\" is not a registry; write HOST, HOST:PORT or HOST/PATH, in lowercase and without a scheme, such as \
-         registry.example.com/mirror",
-    )
 }
 
 fn lives() -> Vec<CelRule> {

@@ -1,6 +1,11 @@
 //! Validates a ClusterClass.
 
-use super::{FaultCollector, check_name, cluster::check_registry, labels::check_metadata, snapshots};
+use super::{
+    FaultCollector, check_name,
+    cluster::{check_overrides, check_registry},
+    labels::check_metadata,
+    snapshots,
+};
 use crate::{
     argument,
     class::ClusterClass,
@@ -31,6 +36,7 @@ pub(crate) fn class(document: &ClusterClass) -> Result<String, Vec<Fault>> {
     }
     check_selector(document, &mut faults);
     check_registry(document.spec.images.registry.as_deref(), &mut faults);
+    check_overrides(&document.spec.images.overrides, &mut faults);
     check_pull_secrets(document, &mut faults);
     check_arguments(document, &mut faults);
     for (index, version) in document.spec.versions.iter().enumerate().filter(|(_, one)| release::find(one).is_none()) {

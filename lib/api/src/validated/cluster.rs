@@ -14,9 +14,11 @@ use crate::{
     cluster::{CertificatesSpec, LocalSecretReference},
     duration::Span,
     fault::Fault,
+    image_override::{self, ImageOverride},
     name::{is_label, is_subdomain},
     release::{self, Release},
     resources::{self, ClusterResources},
+    schema::suggestion,
     secret_name::SecretName,
     tree::{field, item},
 };
@@ -59,6 +61,7 @@ impl ValidatedCluster {
         check_ingress_port(spec.ingress.port, &mut faults);
         check_host(spec.endpoint.host.as_deref(), &mut faults);
         check_registry(spec.images.registry.as_deref(), &mut faults);
+        check_overrides(&spec.images.overrides, &mut faults);
         let pull_secrets = pull_secrets(&reference.namespace, &spec.images.pull_secrets, &mut faults);
         check_lives(&spec.certificates, &mut faults);
         workers::check(&spec.workers, release.as_ref(), &mut faults);
@@ -83,6 +86,7 @@ impl ValidatedCluster {
             host: spec.endpoint.host.clone(),
             machines: Some(LabelSelector::default()),
             registry: spec.images.registry.clone(),
+            image_overrides: spec.images.overrides.clone(),
             pull_secrets,
             certificates: spec.certificates.clone(),
             workers: spec.workers.clone(),
@@ -117,6 +121,7 @@ impl ValidatedCluster {
 
     fn take_images(&mut self, images: &ClassImagesSpec) {
         self.registry.clone_from(&images.registry);
+        self.image_overrides.clone_from(&images.overrides);
         self.pull_secrets = images.secrets().collect();
     }
 }
@@ -221,6 +226,25 @@ pub(super) fn check_registry(registry: Option<&str>, faults: &mut FaultCollector
             format!("{registry:?} is not a registry"),
             "write HOST, HOST:PORT or HOST/PATH, in lowercase and without a scheme, such as registry.example.com/mirror",
         );
+    }
+}
+
+pub(super) fn check_overrides(overrides: &[String], faults: &mut FaultCollector) {
+    for (index, text) in overrides.iter().enumerate() {
+        let place = item("spec.images.overrides", index);
+        match ImageOverride::parse(text).filter(|found| is_registry(found.registry)) {
+            None => faults.add(
+                &place,
+                format!("{text:?} is not an image with a tag and a digest"),
+                "write REGISTRY/NAME:TAG@sha256:DIGEST, such as registry.example.com/kube-apiserver:v1.37.0@sha256:.. with all 64 digits",
+            ),
+            Some(ImageOverride { name, .. }) if !image_override::NAMES.contains(&name) => faults.add(
+                &place,
+                format!("Keelway runs no image of this name: {text:?}"),
+                suggestion(name, &image_override::NAMES),
+            ),
+            Some(_) => {}
+        }
     }
 }
 

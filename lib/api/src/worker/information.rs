@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::VPN_MTU_UNRECORDED;
+use crate::{cluster::VPN_MTU_UNRECORDED, image_override::overridden, release::Release};
 
 /// The ConfigMap in `kube-system` that contains the information.
 pub const INFORMATION: &str = "keelway-endpoints";
@@ -26,6 +26,9 @@ pub struct ClusterInformation {
     /// A registry that serves the images of workers under the same names and tags as the public ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry: Option<String>,
+    /// Images to use in place of those with the same name and tag, each with its digest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_overrides: Vec<String>,
     /// Whether the cluster has the Secret [`super::REGISTRIES`].
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub registry_credentials: bool,
@@ -62,6 +65,14 @@ pub struct ClusterInformation {
     /// missing, no authority is being replaced, and a worker keeps its certificates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issuer: Option<String>,
+}
+
+impl ClusterInformation {
+    /// Returns the image with the programs that workers of a release run outside containers.
+    #[must_use]
+    pub fn node_image(&self, release: &Release) -> String {
+        overridden(release.node_image(self.registry.as_deref()), &self.image_overrides)
+    }
 }
 
 fn vpn_mtu() -> u16 {

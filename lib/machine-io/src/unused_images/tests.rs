@@ -39,7 +39,7 @@ impl Case {
     }
 
     fn decide(&mut self, now: MonotonicTime) -> ImageCleanupPlan {
-        let wanted = self.wanted.iter().copied().collect();
+        let wanted = self.wanted.iter().copied().map(Cow::from).collect();
         self.idle.decide((now, GRACE), (&self.record, &wanted), &self.seen)
     }
 
@@ -69,8 +69,8 @@ fn an_image_that_nothing_uses_is_removed_after_the_grace() {
 fn the_grace_begins_anew_after_each_use() {
     let mut case = Case::new();
     case.decide(MonotonicTime::ZERO);
-    case.idle.another_config(&[OLD].into());
-    case.idle.another_config(&[NEW].into());
+    case.idle.another_config(&[OLD.into()].into());
+    case.idle.another_config(&[NEW.into()].into());
     assert_eq!(case.decide(GRACE).next, Some(GRACE + GRACE));
     case.seen.used = ["old".to_owned()].into();
     assert_eq!(case.decide(GRACE + HOUR), ImageCleanupPlan::default());

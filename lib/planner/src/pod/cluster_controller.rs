@@ -83,6 +83,11 @@ impl PodInputs<'_> {
             fields.insert("registry".to_string(), json!(registry));
         }
         // The controller of v0.1.0 refuses the field.
+        let has_overrides = self.follows_v0_1_0() && !cluster.image_overrides.is_empty();
+        if let (true, Some(fields)) = (has_overrides, content.as_object_mut()) {
+            fields.insert("imageOverrides".to_string(), json!(cluster.image_overrides));
+        }
+        // The controller of v0.1.0 refuses the field.
         if let (true, true, Some(fields)) =
             (self.follows_v0_1_0(), cluster.vpn_mtu != VPN_MTU_UNRECORDED, content.as_object_mut())
         {
@@ -139,7 +144,8 @@ impl PodInputs<'_> {
             release.kubernetes_image("kube-proxy", registry),
             release.coredns_image(registry),
             metrics_server_image(registry),
-        ];
+        ]
+        .map(|image| self.overridden(image));
         let credentials = self.registries(&images.each_ref().map(String::as_str));
         // Only these repositories: pods on a worker can use what its kubelet can pull.
         let by_repository: BTreeMap<String, RegistryCredentials> =

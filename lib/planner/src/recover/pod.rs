@@ -11,6 +11,7 @@ use core::net::SocketAddr;
 use keelway_api::{
     Cluster, Newer,
     component::ComponentSpec,
+    image_override::tag_of,
     machine::{Container, ContainerCheck, Pod, PodFile},
     name::{ComponentName, HypervisorName, PodName},
     release::{MINORS, MinorRelease, Release, find},
@@ -78,7 +79,7 @@ impl<'a> RecoveredPod<'a> {
     }
 
     fn release(&self, cluster: &Cluster) -> Result<Release, UnclearReason> {
-        let own = tag(&self.main.image);
+        let own = tag_of(&self.main.image);
         let unknown = || UnclearReason::UnknownRelease { image: self.main.image.clone() };
         match self.role {
             Role::Etcd => release_of(cluster, |row| row.etcd == own).ok_or_else(unknown),
@@ -91,7 +92,7 @@ impl<'a> RecoveredPod<'a> {
             }
             // Only the sandbox image distinguishes releases, and minor versions may share it.
             Role::FleetController | Role::Ingress | Role::Gateway => {
-                let pause = tag(&self.pod.pause_image);
+                let pause = tag_of(&self.pod.pause_image);
                 release_of(cluster, |row| row.pause == pause).ok_or_else(unknown)
             }
         }
@@ -159,10 +160,6 @@ fn checked(container: &Container) -> Option<u16> {
 /// The port of `ADDRESS:PORT` or of a URL.
 fn port_of(text: &str) -> Option<u16> {
     text.rsplit_once(':')?.1.parse().ok()
-}
-
-fn tag(image: &str) -> &str {
-    image.rsplit_once(':').map_or("", |(_, tag)| tag)
 }
 
 /// The fields in which two specs differ.
