@@ -20,6 +20,7 @@ mod exchange;
 mod journal;
 mod log_stream;
 mod network;
+mod prefetch;
 mod probe;
 mod reconciler;
 mod reconciler_channel;

@@ -186,6 +186,7 @@ fn pod(content: &str) -> Pod {
         start: keelway_api::machine::Start::Always,
         hold: false,
         registries: std::collections::BTreeMap::new(),
+        prefetch: std::collections::BTreeSet::new(),
     }
 }
 

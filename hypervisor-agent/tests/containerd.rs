@@ -135,6 +135,7 @@ fn pod() -> Pod {
         start: Start::Always,
         hold: false,
         registries: std::collections::BTreeMap::new(),
+        prefetch: std::collections::BTreeSet::new(),
     }
 }
 

@@ -156,6 +156,7 @@ fn pod(user: u32, image: &str, content: &str) -> Pod {
         start: Start::Always,
         hold: false,
         registries: std::collections::BTreeMap::new(),
+        prefetch: std::collections::BTreeSet::new(),
     }
 }
 

@@ -149,6 +149,7 @@ fn config(generation: u64, servers: &[(&str, SocketAddr)]) -> MachineConfig {
         start: keelway_api::machine::Start::Always,
         hold: false,
         registries: std::collections::BTreeMap::new(),
+        prefetch: std::collections::BTreeSet::new(),
     };
     MachineConfig {
         format: keelway_api::machine::ConfigFormat::NEWEST,

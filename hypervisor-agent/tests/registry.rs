@@ -177,6 +177,7 @@ fn pod(image_of_container: &str, password: Option<&str>) -> Pod {
         start: Start::Always,
         hold: false,
         registries,
+        prefetch: BTreeSet::new(),
     }
 }
 

@@ -26,8 +26,8 @@ use containerd_client::{
     types::Mount,
 };
 use futures::TryStreamExt;
-use keelway_api::image_override::reported_name;
 use k8s_cri::v1::{StatusRequest, runtime_service_client::RuntimeServiceClient};
+use keelway_api::image_override::reported_name;
 use keelway_cri::CriRuntime;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::Value;

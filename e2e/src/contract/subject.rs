@@ -196,6 +196,7 @@ pub(super) fn pod_of(container: Container, data: Vec<String>, pause: String) -> 
         start: Start::Always,
         hold: false,
         registries: std::collections::BTreeMap::new(),
+        prefetch: std::collections::BTreeSet::new(),
     }
 }
 

@@ -1,34 +1,61 @@
 //! Another patch release under load. Its images are those of the first one under another tag.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     process::Command,
     time::Instant,
 };
 
 use keelway_api::{
+    Documents,
     release::{Release, newest},
     role::Role,
 };
 use keelway_cri::testing::cache;
-use keelway_e2e::{Plane, command::run, deadline, load::Load, machine::millis};
+use keelway_e2e::{Plane, TestMachine, command::run, deadline, load::Load, machine::millis};
 
 /// The roles whose image belongs to a patch release.
 const PATCHED: [Role; 3] = [Role::KubeApiserver, Role::KubeControllerManager, Role::KubeScheduler];
 
-/// Components are replaced one after the other, and no request fails.
+/// Nothing changes until every machine has its images. Then components are replaced one after the other, and no request fails.
 pub(crate) fn to_the_next_patch_release(plane: &mut Plane<'_>) {
     let (before, after) = releases();
-    for machine in plane.machines.iter().filter(|machine| !machine.is_public()) {
-        for role in PATCHED {
-            let name = role.row().name;
-            let mut ctr = Command::new(cache().unwrap().join("bin/ctr"));
-            ctr.arg("--address").arg(machine.socket()).args(["--namespace=k8s.io", "images", "tag"]);
-            ctr.args([before, after].map(|release| release.kubernetes_image(name, None)));
-            let _ = run(&mut ctr, &[], deadline::READ).succeeded();
-        }
+    let machines: Vec<&TestMachine> = plane.machines.iter().filter(|machine| !machine.is_public()).collect();
+    let (last, others) = machines.split_last().unwrap();
+    for machine in others {
+        tag_images(machine, before, after);
     }
+    let (last, pids) = (last.name().to_owned(), plane.pids());
+
+    let (version, text) = (after.to_string(), plane.text.clone());
+    let upgraded = plane.keelway.run(&["cluster", "upgrade", "--name", "c1", "--to", &version], &text);
+    let (text, expected) =
+        (RefCell::new(upgraded.succeeded().stdout), format!("{last} has to fetch registry.k8s.io/kube-"));
+    deadline::until("the machine without images is named", deadline::SETTLE, || {
+        let reconciled = plane.keelway.run(&["reconcile", "--once"], &text.borrow());
+        let documents = Documents::read(&reconciled.stdout).unwrap();
+        text.replace(reconciled.stdout);
+        let mut conditions =
+            documents.clusters.values().flat_map(|cluster| &cluster.status.as_ref().unwrap().conditions);
+        conditions.any(|found| found.reason == "PreflightFailed" && found.message.contains(&expected))
+    });
+    plane.take(text.into_inner());
+    assert_eq!(plane.pids(), pids, "a component was restarted");
+
+    tag_images(plane.machine_named(&last), before, after);
     changes(plane, before, after);
+}
+
+/// Gives the images of one release the tags of another one as well.
+fn tag_images(machine: &TestMachine, before: Release, after: Release) {
+    for role in PATCHED {
+        let name = role.row().name;
+        let mut ctr = Command::new(cache().unwrap().join("bin/ctr"));
+        ctr.arg("--address").arg(machine.socket()).args(["--namespace=k8s.io", "images", "tag"]);
+        ctr.args([before, after].map(|release| release.kubernetes_image(name, None)));
+        let _ = run(&mut ctr, &[], deadline::READ).succeeded();
+    }
 }
 
 /// The same in the other direction.

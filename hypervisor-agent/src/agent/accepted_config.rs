@@ -87,5 +87,6 @@ fn bare(pod: &Pod) -> Pod {
         start: pod.start,
         hold: pod.hold,
         registries: BTreeMap::new(),
+        prefetch: BTreeSet::new(),
     }
 }

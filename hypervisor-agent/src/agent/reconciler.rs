@@ -39,6 +39,7 @@ use super::{
     config_store::{ConfigStore, StoredConfig},
     ended_containers::{self, Ending},
     journal::{EventJournal, EventSubject},
+    prefetch::{Prefetch, PrefetchResult, prefetch},
     probe,
     reconciler_channel::{MachineObservation, ReconcilerChannel},
     state_changes::to_publish,
@@ -64,6 +65,7 @@ enum FinishedTask {
     Pod(PodName, ApplyReport),
     Machine(ApplyReport),
     Images(CleanupResult),
+    Prefetch(PrefetchResult),
     Answer(ProbeResult),
 }
 
@@ -94,6 +96,7 @@ pub(super) struct AgentReconciler {
     known_postponed: BTreeSet<(EventSubject, String)>,
     supervisor: Supervisor,
     cleanup: Cleanup,
+    prefetch: Prefetch,
     clients: Arc<probe::ProbeClients>,
     started: Instant,
     tasks: JoinSet<FinishedTask>,
@@ -159,6 +162,7 @@ impl AgentReconciler {
             known_postponed: BTreeSet::new(),
             supervisor: Supervisor::default(),
             cleanup: Cleanup::new(images),
+            prefetch: Prefetch::default(),
             clients: Arc::default(),
             started: now,
             tasks: JoinSet::new(),
@@ -228,6 +232,7 @@ impl AgentReconciler {
         let content = |of: Option<&StoredConfig>, pod: &PodName| Some(of?.digests.get(pod)?.content.clone());
         let (was, is) = (before.as_deref(), self.config.as_deref());
         self.cleanup.another_config(is);
+        self.prefetch.another_config();
         self.clients.retain(|pod| content(is, pod).is_some());
         self.clients.read_again(|pod| content(was, pod) != content(is, pod));
         if let Some(state) = self.channel.last().filter(|_| is_seen) {
@@ -302,6 +307,7 @@ impl AgentReconciler {
                 }
             }
             FinishedTask::Images(cleaned) => self.cleaned(&cleaned),
+            FinishedTask::Prefetch(result) => self.prefetched(result),
             FinishedTask::Answer(answer) => self.handle_probe_result(answer),
         }
     }
@@ -335,6 +341,19 @@ impl AgentReconciler {
             } else {
                 tracing::info!("{message}");
                 self.note_machine((false, reason::IMAGE_REMOVED), &message);
+            }
+        }
+        self.dirty = true;
+    }
+
+    fn prefetched(&mut self, result: PrefetchResult) {
+        for (failed, message) in self.prefetch.done(self.now(), result) {
+            if failed {
+                tracing::warn!("{message}");
+                self.note_machine((true, reason::FAILED), &message);
+            } else {
+                tracing::info!("{message}");
+                self.note_machine((false, reason::PULLED), &message);
             }
         }
         self.dirty = true;
@@ -478,6 +497,7 @@ impl AgentReconciler {
             }
             return self.begin_machine(&kept, first);
         }
+        self.begin_prefetch(&kept, state);
         if let Some(held) = self.begin_round(look, (&kept, state), &actions) {
             let last: Vec<Action> = actions.into_iter().filter(|action| action.pod().is_none()).collect();
             // If actions of pods failed, those come first.
@@ -488,9 +508,21 @@ impl AgentReconciler {
                 return self.begin_machine(&kept, last);
             }
             self.publish_result(look, held);
-            if let Some(images) = images.filter(|_| last.is_empty()) {
+            if let Some(images) = images.filter(|_| last.is_empty() && !self.prefetch.is_busy()) {
                 self.clean_up(&kept, images);
             }
+        }
+    }
+
+    /// Starts to fetch images that are needed later. What runs goes on meanwhile.
+    fn begin_prefetch(&mut self, kept: &StoredConfig, state: &MachineState) {
+        let images = self.prefetch.due(self.now(), &kept.config, state);
+        if let Some(next) = self.prefetch.next() {
+            self.next_look = self.next_look.min(self.started + next);
+        }
+        if !images.is_empty() {
+            let machine = Arc::clone(&self.machine);
+            self.tasks.spawn(async move { FinishedTask::Prefetch(prefetch(&machine, images).await) });
         }
     }
 
@@ -544,7 +576,8 @@ impl AgentReconciler {
 
     /// Publishes that everything that can be done now is done.
     fn publish_result(&self, look: &PendingLook, held: Vec<String>) {
-        let failures: Vec<String> = self.failures.values().chain(&self.machine_failure).cloned().collect();
+        let of_machine = self.machine_failure.iter().chain(self.prefetch.failures());
+        let failures: Vec<String> = self.failures.values().chain(of_machine).cloned().collect();
         let effects = self.effects.load(Ordering::Relaxed);
         self.channel.publish(|status| {
             if status.failures != failures || status.postponed.len() != held.len() {

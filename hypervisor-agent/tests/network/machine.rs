@@ -199,6 +199,7 @@ pub(crate) fn config(generation: u64, content: &str) -> MachineConfig {
         start: Start::Always,
         hold: false,
         registries: std::collections::BTreeMap::new(),
+        prefetch: std::collections::BTreeSet::new(),
     };
     let name = PodName { cluster: "0123456789abcdef".parse().unwrap(), component: "etcd-0".parse().unwrap() };
     MachineConfig {

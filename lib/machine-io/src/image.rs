@@ -80,11 +80,11 @@ impl<'a> Images<'a> {
         Self { runtime, archives: Some(archives), turns, record: None }
     }
 
-    pub(crate) async fn ensure(
-        &self,
-        image: &str,
-        credentials: Option<&RegistryCredentials>,
-    ) -> Result<(), EffectError> {
+    /// Makes sure that the machine has an image.
+    ///
+    /// # Errors
+    /// Neither the archives nor the registry have the image, or the runtime refuses it.
+    pub async fn ensure(&self, image: &str, credentials: Option<&RegistryCredentials>) -> Result<(), EffectError> {
         let name = reported_name(image);
         let turn = self.turns.of(&name);
         let _turn = turn.lock().await;

@@ -84,6 +84,7 @@ pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, Obse
         agent_id: None,
         formats: FormatRange::OWN,
         restores: true,
+        prefetches: true,
         figures,
     })
 }

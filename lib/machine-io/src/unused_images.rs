@@ -65,7 +65,8 @@ pub struct ImageCleanupPlan {
 #[must_use]
 pub fn wanted_by(config: &MachineConfig) -> BTreeSet<Cow<'_, str>> {
     let of_containers = config.pods.values().flat_map(|pod| &pod.containers).map(|container| &container.image);
-    of_containers.chain(config.pods.values().map(|pod| &pod.pause_image)).map(|image| reported_name(image)).collect()
+    let of_pods = config.pods.values().flat_map(|pod| pod.prefetch.iter().chain([&pod.pause_image]));
+    of_containers.chain(of_pods).map(|image| reported_name(image)).collect()
 }
 
 /// The time since which each fetched image has been unused, by name. The clock is monotonic and starts with the agent, as a kubelet's does. A wrong

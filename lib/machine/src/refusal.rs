@@ -300,6 +300,7 @@ mod tests {
             start: keelway_api::machine::Start::Always,
             hold: false,
             registries: BTreeMap::new(),
+            prefetch: BTreeSet::new(),
         };
         let name = PodName { cluster: "0123456789abcdef".parse().unwrap(), component: "etcd-0".parse().unwrap() };
         let installation = "00000000000000ff".parse().unwrap();

@@ -155,7 +155,21 @@ impl<'a> Configs<'a> {
     fn pod(&self, (tenant, pod, spec): Placed<'_>) -> Result<Option<Pod>, MissingKey> {
         let Some(tenant) = self.tenants.get(tenant) else { return Ok(None) };
         let wanted = wanted(tenant, (self.documents, self.world), self.seen, (pod, spec))?;
-        Ok(wanted.map(|wanted| Pod { hold: self.turns.is_held(pod), ..wanted }))
+        let inputs = PodInputs::of(tenant, self.world, pod, spec).filter(|_| self.prefetches(tenant, spec));
+        Ok(wanted.map(|wanted| {
+            let wanted = Pod { hold: self.turns.is_held(pod), ..wanted };
+            match &inputs {
+                Some(inputs) => inputs.with_prefetch(wanted),
+                None => wanted,
+            }
+        }))
+    }
+
+    /// Whether the machine of a component is to fetch the images of its next release.
+    fn prefetches(&self, tenant: &Tenant, spec: &ComponentSpec) -> bool {
+        let may_change = self.documents.faults_of_change(tenant.document).is_empty();
+        let is_able = self.seen.machine(&spec.hypervisor).is_some_and(|state| state.prefetches);
+        is_able && may_change && !tenant.cluster.paused && !tenant.document.deleted()
     }
 }
 
@@ -185,13 +199,18 @@ pub struct DesiredPods {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DesiredPod {
     held: bool,
+    prefetches: bool,
     /// Of the whole pod.
     digest: Digest,
 }
 
 impl DesiredPods {
     fn of(pods: &BTreeMap<PodName, Pod>, removals: BTreeMap<PodName, DataRemoval>, left: BTreeSet<ClusterId>) -> Self {
-        let wanted = |pod: &Pod| DesiredPod { held: pod.hold, digest: pod.content_digest() };
+        let wanted = |pod: &Pod| DesiredPod {
+            held: pod.hold,
+            prefetches: !pod.prefetch.is_empty(),
+            digest: pod.content_digest(),
+        };
         Self { pods: pods.iter().map(|(name, pod)| (name.clone(), wanted(pod))).collect(), removals, left }
     }
 
@@ -239,8 +258,10 @@ impl DesiredPods {
         for tenant in Tenant::all(documents, world) {
             for (pod, component) in &tenant.components {
                 let Some(wanted) = self.pod(pod).filter(|_| which(pod)) else { continue };
-                let made = PodInputs::of(&tenant, world, pod, &component.spec).map(|site| site.pod()).transpose()?;
-                pods.extend(made.map(|made| ((*pod).clone(), Pod { hold: wanted.held, ..made })));
+                let Some(inputs) = PodInputs::of(&tenant, world, pod, &component.spec) else { continue };
+                let made = Pod { hold: wanted.held, ..inputs.pod()? };
+                let made = if wanted.prefetches { inputs.with_prefetch(made) } else { made };
+                pods.insert((*pod).clone(), made);
             }
         }
         Ok(pods)

@@ -19,7 +19,7 @@ pub(crate) use gateway::gateway_mtu;
 pub(crate) use kube_apiserver::key_name;
 
 use alloc::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     format,
     string::{String, ToString},
     vec,
@@ -148,7 +148,35 @@ impl<'a> PodInputs<'a> {
             start: self.start(),
             hold: false,
             registries,
+            prefetch: BTreeSet::new(),
         })
+    }
+
+    /// Adds the images for the next release of the component to its pod, with their credentials.
+    pub(crate) fn with_prefetch(&self, pod: Pod) -> Pod {
+        let prefetch = self.next_images();
+        let credentials = self.registries(&prefetch.iter().map(String::as_str).collect::<Vec<_>>());
+        Pod { registries: pod.registries.into_iter().chain(credentials).collect(), prefetch, ..pod }
+    }
+
+    /// The images that this component needs for its next release, on the way to that of its cluster. Empty if it runs that, and for a downgrade, whose
+    /// images the machine may still have.
+    pub(crate) fn next_images(&self) -> BTreeSet<String> {
+        let (own, registry) = (self.release(), self.cluster.registry.as_deref());
+        let next = own.next_towards(&self.cluster.release);
+        if next <= own {
+            return BTreeSet::new();
+        }
+        let program = match self.spec.role {
+            Role::Etcd => Some(next.etcd_image(registry)),
+            Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler => {
+                Some(next.kubernetes_image(self.spec.role.row().name, registry))
+            }
+            // Their own image does not depend on the release.
+            Role::ClusterController | Role::FleetController | Role::Ingress | Role::Gateway => None,
+        };
+        let images = program.into_iter().chain([next.pause_image(registry)]);
+        images.map(|image| self.overridden(image)).collect()
     }
 
     /// Whether Keelway's image in the cluster's pods is later than v0.1.0, which refuses fields that it does not know. Until its release is set, this

@@ -11,6 +11,7 @@ use keelway_api::{
     Cluster, Component, Documents, Time,
     component::ComponentSpec,
     condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
+    image_override::reported_name,
     machine::ObservedValue,
     name::{ClusterId, ClusterRef, PodName},
     release::{Release, find},
@@ -151,6 +152,7 @@ impl VersionProgress {
         let next = staying.iter().find(|(_, spec)| !runs(spec));
         let step = next.map(|(pod, spec)| {
             let is_first_of_minor = newest.minor() < to.minor();
+            let is_first = !staying.iter().any(|(_, spec)| runs(spec));
             let must_work = |(other, found): &&(&PodName, &ComponentSpec)| {
                 // All others of its own role must be healthy too, because the component is away during its replacement.
                 is_first_of_minor || (*other != *pod && found.role <= spec.role)
@@ -162,11 +164,15 @@ impl VersionProgress {
                 None if is_of_keelway(spec.role) && is_behind(tenant.document) => {
                     Some(WaitBlocker::UpgradeAfterKeelway { version: to })
                 }
-                None => match left_behind(tenant, spec.role, (is_first_of_minor.then_some(newest), to)) {
-                    Some(pod) => Some(WaitBlocker::UpgradeAfterRemoval { version: to, leaving: pod.component.clone() }),
-                    None if is_first_of_minor => preflight::blocker(tenant, seen, to).map(WaitBlocker::Preflight),
-                    None => None,
-                },
+                None => left_behind(tenant, spec.role, (is_first_of_minor.then_some(newest), to))
+                    .map(|pod| WaitBlocker::UpgradeAfterRemoval { version: to, leaving: pod.component.clone() })
+                    .or_else(|| {
+                        is_first_of_minor
+                            .then(|| preflight::blocker(tenant, seen, to))
+                            .flatten()
+                            .map(WaitBlocker::Preflight)
+                    })
+                    .or_else(|| is_first.then(|| machine_blocker((tenant, world), seen, &staying, to)).flatten()),
             };
             let component = ComponentRef::of(&tenant.cluster.reference, pod);
             UpgradeStep { pod: (*pod).clone(), component, to, blocker }
@@ -216,9 +222,31 @@ fn left_behind<'a>(
     tenant.components.iter().find(is_left).map(|(pod, _)| *pod)
 }
 
+/// What has to happen on a machine before the first component is upgraded: it has the images of all that it runs, and room on its disk. A machine
+/// that does not respond is waited for when it is its components' turn.
+fn machine_blocker(
+    (tenant, world): (&Tenant, &ValidatedDocuments),
+    seen: &PassObservation,
+    staying: &[(&PodName, &ComponentSpec)],
+    version: Release,
+) -> Option<WaitBlocker> {
+    staying.iter().find_map(|(pod, spec)| {
+        let machine = spec.hypervisor.clone();
+        let state = seen.machine(&machine).filter(|state| state.prefetches)?;
+        if state.disk_pressure {
+            return Some(WaitBlocker::UpgradeOnFullDisk { version, machine });
+        }
+        let images = PodInputs::of(tenant, world, pod, spec)?.next_images();
+        let image = images.into_iter().find(|image| !state.images.contains(&*reported_name(image)))?;
+        let failure = state.failures.iter().find(|failure| failure.contains(&image)).cloned();
+        Some(WaitBlocker::Prefetch { version, machine, image, failure: failure.unwrap_or_default() })
+    })
+}
+
 /// Whether a check before the upgrade found something that a person has to correct.
 fn has_findings(blocker: &WaitBlocker) -> bool {
-    matches!(blocker, WaitBlocker::Preflight(PreflightBlocker::Failed { .. }))
+    matches!(blocker, WaitBlocker::Preflight(PreflightBlocker::Failed { .. }) | WaitBlocker::UpgradeOnFullDisk { .. })
+        || matches!(blocker, WaitBlocker::Prefetch { failure, .. } if !failure.is_empty())
 }
 
 /// Whether a program of Keelway reads the release.

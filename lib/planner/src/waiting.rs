@@ -242,6 +242,10 @@ pub enum WaitBlocker {
     UpgradeAfterRemoval { version: Release, leaving: ComponentName },
     #[error("{0}")]
     Preflight(PreflightBlocker),
+    #[error("its turn to run {version}: {machine} has to fetch {image} first{}", following(.failure))]
+    Prefetch { version: Release, machine: HypervisorName, image: String, failure: String },
+    #[error("its turn to run {version}: {machine} has to have room on its disk first")]
+    UpgradeOnFullDisk { version: Release, machine: HypervisorName },
     #[error("its turn to run {version}: Keelway's components of the cluster must run {KEELWAY} first")]
     UpgradeAfterKeelway { version: Release },
     #[error("its replacement: Keelway {KEELWAY}")]
@@ -308,6 +312,11 @@ pub enum UnclearCorruption {
 }
 
 /// What the current step of a rebuild waits for.
+/// A cause, after what it prevents.
+fn following(cause: &str) -> String {
+    if cause.is_empty() { String::new() } else { format!(": {cause}") }
+}
+
 fn rebuild_step(member: &ComponentName, phase: RebuildPhase) -> String {
     match phase {
         RebuildPhase::Stopping => "its API servers and etcd members to stop, before its etcd is rebuilt".to_string(),

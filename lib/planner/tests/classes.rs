@@ -129,7 +129,10 @@ fn settings_of_a_class_override_those_of_a_cluster() {
     }
     world.pass();
     let (registries, _) = world.images();
-    assert_eq!(registries, ["registry.example.com/mirror", "registry.example.com/mirror/patched"].map(str::to_owned).into());
+    assert_eq!(
+        registries,
+        ["registry.example.com/mirror", "registry.example.com/mirror/patched"].map(str::to_owned).into()
+    );
     world.cluster().spec.images.overrides.clear();
     // If a class does not specify images, its clusters choose them.
     world.documents.classes.values_mut().for_each(|class| class.spec.images = ClassImagesSpec::default());

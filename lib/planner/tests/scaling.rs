@@ -1,6 +1,7 @@
 //! Changes the numbers of API servers and ingresses again and again, on machines that fail and return. No ingress ever sends connections to
 //! an API server that is removed, and in the end all numbers are as in the spec.
 
+mod prefetch;
 mod preflight;
 
 use std::collections::{BTreeMap, BTreeSet};

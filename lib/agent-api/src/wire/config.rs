@@ -36,6 +36,7 @@ impl From<RevisedConfig<'_>> for proto::MachineConfig {
             hold: pod.hold,
             registries: pod.registries.iter().map(|(image, found)| (image.clone(), found.into())).collect(),
             copy: copy_of(pod.start),
+            prefetch: pod.prefetch.iter().cloned().collect(),
             revision: String::new(),
             content: Vec::new(),
         });
@@ -115,7 +116,8 @@ impl TryFrom<proto::MachineConfig> for MachineConfig {
             let servers = pod.servers.map(TryInto::try_into).transpose()?;
             let (user, data, pause_image, hold) = (pod.user, pod.data, pod.pause_image, pod.hold);
             let registries = pod.registries.into_iter().map(|(image, found)| (image, found.into())).collect();
-            Ok((name, Pod { user, files, data, containers, pause_image, servers, start, hold, registries }))
+            let prefetch = pod.prefetch.into_iter().collect();
+            Ok((name, Pod { user, files, data, containers, pause_image, servers, start, hold, registries, prefetch }))
         });
         let removals = if format == ConfigFormat::One { Vec::new() } else { config.removals };
         Ok(Self {

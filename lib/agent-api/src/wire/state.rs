@@ -48,6 +48,7 @@ impl From<&MachineState> for proto::MachineState {
             agent_id: state.agent_id.clone(),
             formats: Some(state.formats.into()),
             restores: state.restores,
+            prefetches: state.prefetches,
         }
     }
 }
@@ -80,6 +81,7 @@ impl TryFrom<proto::MachineState> for MachineState {
             agent_id: state.agent_id,
             formats: state.formats.map(Into::into).unwrap_or_default(),
             restores: state.restores,
+            prefetches: state.prefetches,
         })
     }
 }

@@ -106,9 +106,9 @@ fn config() -> impl Strategy<Value = MachineConfig> {
     let start = prop_oneof![proptest::sample::select(starts.to_vec()), any::<u32>().prop_map(Start::Copied)];
     let registry = ("[a-z]{1,9}", "[a-z]{0,9}");
     let registries = btree_map("[a-z]{1,9}", registry, 0..3);
-    let rest = (start, any::<bool>(), registries);
+    let rest = (start, any::<bool>(), registries, proptest::collection::btree_set("[a-z]{1,9}", 0..3));
     let pod = (any::<u32>(), vec(file, 0..3), vec(container(), 0..3), option::of(servers), rest).prop_map(
-        |(user, files, containers, servers, (start, hold, registries))| Pod {
+        |(user, files, containers, servers, (start, hold, registries, prefetch))| Pod {
             user,
             files,
             data: vec!["data".to_owned()],
@@ -121,6 +121,7 @@ fn config() -> impl Strategy<Value = MachineConfig> {
                 .into_iter()
                 .map(|(image, (username, password))| (image, RegistryCredentials { username, password }))
                 .collect(),
+            prefetch,
         },
     );
     let others = proptest::collection::btree_set(name().prop_map(|name| name.cluster), 0..3);
@@ -176,6 +177,7 @@ prop_compose! {
         MachineState {
             formats: FormatRange { first: formats.0, last: formats.1 },
             restores: owned,
+            prefetches: owned,
             runtime: RuntimeFacts { name: "containerd".to_owned(), version: "v2".to_owned(), cgroup_driver: driver },
             owner: owned.then(|| "00000000000000ff".parse().unwrap()),
             applied: applied.map(|(term, generation)| Applied { term, generation, digest: "d".to_owned() }),

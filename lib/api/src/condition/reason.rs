@@ -227,8 +227,9 @@ reasons! {
         "the components are changed to the Kubernetes release of the document, one at a time; the message has the progress"
         => "nothing; if it does not continue, repair the component that the message names: docs/upgrades.md";
     PreflightFailed, WARNING, "Cluster", "KubernetesUpToDate":
-        "the upgrade to the next minor version of Kubernetes has not begun, because checks of the cluster found what would fail with it"
-        => "correct what the message names, or ignore the check with `keelway cluster upgrade --ignore-preflight-errors`: docs/upgrades.md";
+        "an upgrade of Kubernetes has not begun: checks of the cluster found what would fail with the next minor version, or a machine cannot fetch an image of the \
+         release"
+        => "correct what the message names, or ignore a check with `keelway cluster upgrade --ignore-preflight-errors`: docs/upgrades.md";
     UntestedPatch, WARNING, "Cluster", "VersionTested":
         "`spec.version` is a patch release that is newer than those with which this release of Keelway was tested"
         => "nothing, if you need a fix of that patch release; the condition is removed by a release of Keelway that was tested with it";

@@ -93,6 +93,9 @@ pub struct Pod {
     /// The credentials for registries that require them, by image.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub registries: BTreeMap<String, RegistryCredentials>,
+    /// Images that the next version of the pod needs. The machine fetches them while the pod runs.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub prefetch: BTreeSet<String>,
 }
 
 /// The servers behind a haproxy. They change while it runs, which affects only connections to the changed server.

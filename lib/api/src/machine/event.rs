@@ -46,6 +46,8 @@ pub mod reason {
     pub const BACK_OFF: &str = "BackOff";
     /// An action failed.
     pub const FAILED: &str = "Failed";
+    /// The agent fetched an image that the next version of a component needs.
+    pub const PULLED: &str = "Pulled";
     /// The agent removed an image that it had fetched and that nothing used any more.
     pub const IMAGE_REMOVED: &str = "ImageRemoved";
     /// The disk is full.
@@ -65,6 +67,7 @@ pub mod reason {
         (UNHEALTHY, "a container failed its liveness check"),
         (BACK_OFF, "a container or sandbox exited too often and is restarted later"),
         (FAILED, "an action failed"),
+        (PULLED, "the agent fetched an image that the next version of a component needs"),
         (IMAGE_REMOVED, "the agent removed an image that it had fetched and that nothing used any more"),
         (DISK_PRESSURE, "the disk is full"),
         (RUNTIME_NOT_ANSWERING, "the container runtime of the machine does not respond"),

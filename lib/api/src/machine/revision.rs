@@ -30,7 +30,8 @@ use crate::{
 /// The digest of everything whose change requires replacing the pod: its containers, its user, and files that are read at start. Checks of containers
 /// are not part of it. Servers are changed while their haproxy runs.
 pub(super) fn replacement(pod: &Pod) -> String {
-    let Pod { user, files, data, containers, pause_image, servers: _, start: _, hold: _, registries: _ } = pod;
+    let Pod { user, files, data, containers, pause_image, servers: _, start: _, hold: _, registries: _, prefetch: _ } =
+        pod;
     let containers: Vec<_> = containers.iter().map(|container| HashedContainer::of(container, false)).collect();
     let restart = files.iter().filter(|file| file.on_change == OnChange::Restart);
     let restart: Vec<_> = restart.map(HashedFile::of).collect();
@@ -40,7 +41,7 @@ pub(super) fn replacement(pod: &Pod) -> String {
 /// The digest of everything in a pod. It contains digests in place of the contents of files, because files are most of a pod, and their bytes are
 /// hashed directly.
 pub(super) fn content(pod: &Pod, digests: &[String]) -> Digest {
-    let Pod { user, files, data, containers, pause_image, servers, start, hold, registries } = pod;
+    let Pod { user, files, data, containers, pause_image, servers, start, hold, registries, prefetch } = pod;
     let files = files.iter().zip(digests);
     let files: Vec<_> = files
         .map(|(PodFile { path, content: _, on_change }, digest)| (path, digest, name_of_change(*on_change)))
@@ -49,7 +50,10 @@ pub(super) fn content(pod: &Pod, digests: &[String]) -> Digest {
     let servers = servers.as_ref().map(|HaproxyServers { options, addresses }| HashedServers { options, addresses });
     let registries: Vec<_> = registries.iter().map(hashed_registry).collect();
     let start = &*name_of_start(*start);
-    digest_of(&(user, files, data, containers, pause_image, servers, (start, hold, registries)))
+    if prefetch.is_empty() {
+        return digest_of(&(user, files, data, containers, pause_image, servers, (start, hold, registries)));
+    }
+    digest_of(&(user, files, data, containers, pause_image, servers, (start, hold, registries, prefetch)))
 }
 
 /// The digest of everything in a config except its term and generation. `pods` contains the [`content`] of each pod.

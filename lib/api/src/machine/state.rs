@@ -89,6 +89,9 @@ pub struct MachineState {
     /// Whether the machine can make the data of an etcd member from a snapshot.
     #[serde(default, skip_serializing_if = "is_false")]
     pub restores: bool,
+    /// Whether the machine fetches images ahead, which [`Pod::prefetch`](super::Pod::prefetch) names.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub prefetches: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -202,6 +205,7 @@ impl MachineState {
             agent_id: None,
             formats: FormatRange::OWN,
             restores: true,
+            prefetches: false,
         }
     }
 
@@ -457,6 +461,7 @@ impl MachineState {
             agent_id: self.agent_id.clone(),
             formats: self.formats,
             restores: self.restores,
+            prefetches: self.prefetches,
         }
     }
 

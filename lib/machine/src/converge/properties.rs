@@ -88,6 +88,7 @@ prop_compose! {
             start: Start::Always,
             hold: false,
             registries: std::collections::BTreeMap::new(),
+            prefetch: std::collections::BTreeSet::new(),
         }
     }
 }

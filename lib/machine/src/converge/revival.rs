@@ -64,6 +64,7 @@ mod tests {
             start,
             hold: false,
             registries: BTreeMap::new(),
+            prefetch: BTreeSet::new(),
         };
         let installation = "00000000000000ff".parse().unwrap();
         MachineConfig {

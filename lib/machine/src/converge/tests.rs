@@ -51,6 +51,7 @@ fn config() -> MachineConfig {
         start: Start::Always,
         hold: false,
         registries: BTreeMap::new(),
+        prefetch: BTreeSet::new(),
     };
     MachineConfig {
         format: keelway_api::machine::ConfigFormat::NEWEST,

@@ -48,6 +48,7 @@ fn config() -> MachineConfig {
         start: Start::Always,
         hold: false,
         registries: std::collections::BTreeMap::new(),
+        prefetch: std::collections::BTreeSet::new(),
     };
     MachineConfig {
         format: keelway_api::machine::ConfigFormat::NEWEST,

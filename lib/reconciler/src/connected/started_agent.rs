@@ -129,7 +129,8 @@ impl StartedAgent {
     /// others.
     pub(super) async fn send_images(&self, archives: &Path, config: &MachineConfig) -> Result<(), EffectError> {
         let containers = config.pods.values().flat_map(|pod| pod.containers.iter().map(|container| &container.image));
-        let images = containers.chain(config.pods.values().map(|pod| &pod.pause_image));
+        let images =
+            containers.chain(config.pods.values().flat_map(|pod| pod.prefetch.iter().chain([&pod.pause_image])));
         let images: BTreeSet<&String> = images.collect();
         for image in images {
             image::import(&self.runtime, archives, image).await?;

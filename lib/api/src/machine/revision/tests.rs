@@ -23,6 +23,7 @@ fn plain() -> Pod {
         start: Start::Always,
         hold: false,
         registries: BTreeMap::new(),
+        prefetch: BTreeSet::new(),
     }
 }
 
