@@ -1,6 +1,7 @@
 //! CONNECT over HTTP/1.1, by which connections of API servers reach workers.
 
 mod client;
+mod idle;
 mod refusal;
 mod server;
 mod stall;

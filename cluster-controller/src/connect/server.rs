@@ -12,6 +12,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 
+use super::idle::{IDLE, TimedStream};
 use super::stall::{STALLED, StallGuard};
 use super::{ConnectRefusal, RefusalReason, TunnelGuard, TunnelTarget};
 use crate::connects::Connects;
@@ -103,27 +104,71 @@ async fn open<O: TunnelOpener>(
     opener.open(&target).await
 }
 
-/// Copies in both directions until both sides have finished, one fails, the client does not read for long, or the tunnel is reset. It drops both ends afterwards: a side that
-/// has not finished observes a broken connection.
+/// Copies between the client of a request and its tunnel.
 async fn copy_both_ways<S, K>(request: Request<Incoming>, way: OpenedTunnel<S, K>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin,
 {
-    let OpenedTunnel { mut stream, tunnel } = way;
-    let outside = match hyper::upgrade::on(request).await {
-        Ok(outside) => outside,
-        Err(error) => {
-            tracing::debug!(%error, "the client of a tunnel disconnected");
-            return;
-        }
+    match hyper::upgrade::on(request).await {
+        Ok(outside) => carry(TokioIo::new(outside), way).await,
+        Err(error) => tracing::debug!(%error, "the client of a tunnel disconnected"),
+    }
+}
+
+/// Copies in both directions until both sides have finished, one fails, the client does not read for long, the tunnel is reset, or it is idle while the
+/// server drains. It drops both ends afterwards: a side that has not finished observes a broken connection.
+async fn carry<S, K>(client: impl AsyncRead + AsyncWrite + Unpin, OpenedTunnel { stream, tunnel }: OpenedTunnel<S, K>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut client = StallGuard::new(client, STALLED);
+    let mut stream = TimedStream::new(stream);
+    let last = stream.last_byte();
+    let idle = async {
+        tunnel.is_draining().await;
+        last.is_older_than(IDLE).await;
     };
-    let mut outside = StallGuard::new(TokioIo::new(outside), STALLED);
     tokio::select! {
-        copied = copy_bidirectional_with_sizes(&mut outside, &mut stream, COPIED, COPIED) => {
+        copied = copy_bidirectional_with_sizes(&mut client, &mut stream, COPIED, COPIED) => {
             if let Err(error) = copied {
                 tracing::debug!(%error, "a tunnel failed");
             }
         }
         () = tunnel.is_reset() => {}
+        () = idle => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+    use tokio::time::sleep;
+
+    use super::super::TunnelRegistry;
+    use super::*;
+
+    fn tunnel(tunnels: &Arc<TunnelRegistry<()>>) -> (DuplexStream, DuplexStream) {
+        let (client, near) = duplex(64);
+        let (far, worker) = duplex(64);
+        tokio::spawn(carry(near, OpenedTunnel { stream: far, tunnel: tunnels.enter(()).unwrap() }));
+        (client, worker)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_ends_tunnels_once_they_are_idle() {
+        let tunnels = TunnelRegistry::new(2);
+        let (mut kept, _worker_of_kept) = tunnel(&tunnels);
+        let (mut used, mut worker) = tunnel(&tunnels);
+        sleep(IDLE * 10).await;
+        assert_eq!(tunnels.len(), 2, "idle tunnels stay while the gateway runs");
+        tunnels.end_idle();
+        for _ in 0..4 {
+            used.write_all(&[1]).await.unwrap();
+            worker.read_exact(&mut [0]).await.unwrap();
+            sleep(IDLE / 2).await;
+        }
+        assert_eq!((kept.read(&mut [0]).await.unwrap(), tunnels.len()), (0, 1));
+        sleep(IDLE).await;
+        assert_eq!((used.read(&mut [0]).await.unwrap(), tunnels.len()), (0, 0));
     }
 }

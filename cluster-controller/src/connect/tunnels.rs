@@ -11,6 +11,8 @@ pub(crate) struct TunnelRegistry<K> {
     open: Mutex<TunnelTable<K>>,
     most: usize,
     left: Notify,
+    /// Cancelled once idle tunnels are to end.
+    drain: CancellationToken,
 }
 
 struct TunnelTable<K> {
@@ -22,7 +24,7 @@ impl<K> TunnelRegistry<K> {
     /// Creates a registry for at most `most` tunnels.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         let open = Mutex::new(TunnelTable { next: 0, by_number: BTreeMap::new() });
-        Arc::new(Self { open, most, left: Notify::new() })
+        Arc::new(Self { open, most, left: Notify::new(), drain: CancellationToken::new() })
     }
 
     fn open(&self) -> MutexGuard<'_, TunnelTable<K>> {
@@ -47,6 +49,11 @@ impl<K> TunnelRegistry<K> {
         let open = self.open();
         let over = open.by_number.values().filter(|(to, reset)| !reset.is_cancelled() && is_over(to));
         over.map(|(_, reset)| reset.cancel()).count()
+    }
+
+    /// Ends each tunnel as soon as it is idle, from now on.
+    pub(crate) fn end_idle(&self) {
+        self.drain.cancel();
     }
 
     /// Returns the number of open tunnels.
@@ -77,6 +84,11 @@ impl<K> TunnelGuard<K> {
     /// Waits until the tunnel is reset.
     pub(crate) async fn is_reset(&self) {
         self.reset.cancelled().await;
+    }
+
+    /// Waits until tunnels are to end once they are idle.
+    pub(crate) async fn is_draining(&self) {
+        self.tunnels.drain.cancelled().await;
     }
 }
 

@@ -1,4 +1,5 @@
-//! The drain of a gateway that stops: workers that observe the stop switch to other gateways, and the gateway serves until they have.
+//! The drain of a gateway that stops: workers that observe the stop switch to other gateways, and the gateway serves until they have. It accepts no connection
+//! any more, and ends idle ones, so that API servers use other gateways.
 
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ const MOST: Duration = Duration::from_secs(5);
 /// Waits for `stop`, and then until no worker uses the gateway any more.
 pub(super) async fn drain_workers(vpn: &Vpn, stop: &CancellationToken) {
     stop.cancelled().await;
+    vpn.tunnels.end_idle();
     tracing::info!("draining: waiting until workers have switched to other gateways");
     let end = Instant::now() + MOST;
     while Instant::now() < end && vpn.last_heard().is_some_and(|heard| is_recent(heard, SystemClock.now().elapsed)) {
