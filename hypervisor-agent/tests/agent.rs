@@ -20,7 +20,7 @@ use keelway_agent_api::{
 use keelway_api::{
     machine::{
         ConfigFormat, Container, ContainerPhase, ContainerResources, FormatRange, MachineConfig, MachineState,
-        OnChange, Pod, PodFile, Start,
+        OnChange, Pod, PodFile, Start, fetch_failure,
     },
     name::PodName,
 };
@@ -685,6 +685,32 @@ async fn an_image_that_the_agent_fetched_and_nothing_uses_is_removed() {
     };
     let told = timeout(WITHIN, told).await.unwrap();
     assert_eq!(told, format!("removed image {OLD}: no config has named it and no container has used it for 300ms"));
+}
+
+/// The pod keeps running. What cannot be fetched is reported, and fetched once it is there.
+#[tokio::test]
+async fn images_of_the_next_version_are_fetched_while_the_pod_runs() {
+    const NEXT: [&str; 2] = ["example.test/etcd:2", "example.test/pause:2"];
+    let machine = Machine::new();
+    machine.settle(&config(1, "a", &["etcd-0"])).await;
+    let before = machine.state().await;
+    assert!(before.prefetches);
+    machine.fake.add_to_registry(NEXT[0]);
+    let mut next = config(2, "a", &["etcd-0"]);
+    next.pods.values_mut().for_each(|pod| pod.prefetch = NEXT.map(str::to_owned).into());
+    machine.apply(&next).await.unwrap();
+    let is_reported = |state: &MachineState| {
+        let failure = fetch_failure(NEXT[1], "");
+        state.images.contains(NEXT[0]) && state.failures.iter().any(|found| found.starts_with(&failure))
+    };
+    let state = machine.until(is_reported).await;
+    assert!(!state.images.contains(NEXT[1]));
+
+    machine.fake.add_to_registry(NEXT[1]);
+    let state = machine.until(|state| state.images.contains(NEXT[1]) && state.failures.is_empty()).await;
+    assert_eq!(running(&state), running(&before), "the pod was touched");
+    let pulls = machine.fake.calls().into_iter().filter(|call| call.method == "PullImage" && call.object == NEXT[0]);
+    assert_eq!(pulls.count(), 1);
 }
 
 #[tokio::test]

@@ -1,10 +1,10 @@
 //! Fetches images that the next versions of pods need, while the pods run. An upgrade begins once they are there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
     image_override::reported_name,
-    machine::{MachineConfig, MachineState},
+    machine::{MachineConfig, MachineState, fetch_failure},
 };
 use keelway_base::{backoff::Backoff, error_chain::chain_text};
 use keelway_machine::{action::WantedImage, supervise::MonotonicTime};
@@ -17,6 +17,8 @@ pub(super) struct Prefetch {
     backoff: Backoff,
     /// Why each image could not be fetched.
     failures: BTreeMap<String, String>,
+    /// Those that were fetched last. The next observation has them.
+    fetched: BTreeSet<String>,
 }
 
 /// Each image, and why it could not be fetched.
@@ -32,7 +34,17 @@ impl Prefetch {
     pub(super) fn due(&mut self, now: MonotonicTime, config: &MachineConfig, state: &MachineState) -> Vec<WantedImage> {
         let missing = missing(config, state);
         self.failures.retain(|image, _| missing.contains_key(image));
-        if self.is_busy || self.next().is_some_and(|next| next > now) {
+        if self.is_busy {
+            return Vec::new();
+        }
+        let fetched = std::mem::take(&mut self.fetched);
+        for image in fetched.into_iter().filter(|image| missing.contains_key(image)) {
+            let failure = fetch_failure(&image, "it was fetched, and the runtime does not list it under this name");
+            self.failures.insert(image, failure);
+            self.backoff.failed(now);
+        }
+        // An image would use the room that etcd needs.
+        if state.disk_pressure || self.next().is_some_and(|next| next > now) {
             return Vec::new();
         }
         self.is_busy = !missing.is_empty();
@@ -58,7 +70,9 @@ impl Prefetch {
         self.failures.clear();
         for (image, fetched) in &images {
             if let Err(why) = fetched {
-                self.failures.insert(image.clone(), format!("cannot fetch image {image}: {why}"));
+                self.failures.insert(image.clone(), fetch_failure(image, why));
+            } else {
+                self.fetched.insert(image.clone());
             }
         }
         if self.failures.is_empty() {
@@ -97,7 +111,7 @@ pub(super) async fn prefetch(machine: &LocalMachine, images: Vec<WantedImage>) -
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, time::Duration};
+    use std::time::Duration;
 
     use keelway_api::machine::{ConfigFormat, Pod, Start};
     use keelway_machine::converge::model::MachineModel;

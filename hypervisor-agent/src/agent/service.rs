@@ -142,6 +142,7 @@ impl Agent for AgentService {
             state.identity = standing.identity().await;
         }
         state.agent_id = Some(self.id.clone());
+        state.prefetches = true;
         if let Some(system) = &mut state.system {
             system.agent_version = Some(env!("CARGO_PKG_VERSION").to_owned());
         }

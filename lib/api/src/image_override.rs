@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::registry::repository_of;
+use crate::registry::{registry_of, repository_of};
 
 /// The names of the images that run in a cluster or on its workers, without their registries.
 pub const NAMES: [&str; 12] = [
@@ -19,6 +19,9 @@ pub const NAMES: [&str; 12] = [
     "node",
     "pause",
 ];
+
+/// Those of them that workers run.
+pub const OF_WORKERS: [&str; 5] = ["coredns", "kube-proxy", "metrics-server", "node", "pause"];
 
 /// The number of hexadecimal digits of SHA-256.
 pub(crate) const DIGITS: usize = 64;
@@ -64,6 +67,12 @@ pub fn overridden(image: String, overrides: &[String]) -> String {
     found.cloned().unwrap_or(image)
 }
 
+/// Returns whether an override is for an image that workers run.
+#[must_use]
+pub fn is_of_workers(text: &str) -> bool {
+    ImageOverride::parse(text).is_some_and(|found| OF_WORKERS.contains(&found.name))
+}
+
 /// Returns the tag of an image, which may have a digest as well. It is empty if the image has none.
 #[must_use]
 pub fn tag_of(image: &str) -> &str {
@@ -71,13 +80,19 @@ pub fn tag_of(image: &str) -> &str {
     parts(image).map_or("", |(_, _, tag)| tag)
 }
 
-/// Returns the name under which a container runtime reports an image. Of an image with both a tag and a digest, runtimes drop the tag
-/// (`ParseDockerRef` of `github.com/distribution/reference`).
+/// Returns the name under which a container runtime reports an image. It completes names of Docker's registry, and of an image with both a tag and a digest it
+/// drops the tag (`ParseDockerRef` of `github.com/distribution/reference`).
 #[must_use]
 pub fn reported_name(image: &str) -> Cow<'_, str> {
-    match image.split_once('@') {
-        Some((_, digest)) => [repository_of(image), "@", digest].concat().into(),
-        None => image.into(),
+    let (repository, rest) = image.split_at(repository_of(image).len());
+    let version = rest.find('@').map_or(rest, |at| &rest[at..]);
+    let path = repository.strip_prefix("index.docker.io/").or_else(|| repository.strip_prefix("docker.io/"));
+    let of_docker = path.or_else(|| (!repository.starts_with(registry_of(image))).then_some(repository));
+    match of_docker {
+        Some(path) if path.contains('/') => ["docker.io/", path, version].concat().into(),
+        Some(path) => ["docker.io/library/", path, version].concat().into(),
+        None if version.len() == rest.len() => image.into(),
+        None => [repository, version].concat().into(),
     }
 }
 
@@ -142,6 +157,12 @@ mod tests {
         let image = format!("registry.example.com:5000/k8s/etcd:3.7.0-0{DIGEST}");
         assert_eq!(reported_name(&image), format!("registry.example.com:5000/k8s/etcd{DIGEST}"));
         assert_eq!(reported_name("registry.k8s.io/etcd:3.7.0-0"), "registry.k8s.io/etcd:3.7.0-0");
+        for image in ["docker.io/mirror/etcd:1", "index.docker.io/mirror/etcd:1", "mirror/etcd:1"] {
+            assert_eq!(reported_name(image), "docker.io/mirror/etcd:1");
+        }
+        assert_eq!(reported_name("haproxy:2.6"), "docker.io/library/haproxy:2.6");
+        assert_eq!(reported_name("docker.io/haproxy"), "docker.io/library/haproxy");
+        assert_eq!(reported_name("localhost:5000/etcd:1"), "localhost:5000/etcd:1");
         assert_eq!((tag_of(&image), tag_of("localhost:5000/etcd")), ("3.7.0-0", ""));
     }
 }

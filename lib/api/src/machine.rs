@@ -13,7 +13,7 @@ mod state;
 pub use amount::{Amount, Disk};
 pub use config::{
     Applied, CertificateFiles, Container, ContainerCheck, ContainerResources, DataRemoval, HaproxyServers, Liveness,
-    MachineConfig, Mount, OnChange, Pod, PodFile, RemovalReason, Start, copy_name, data_mark,
+    MachineConfig, Mount, OnChange, Pod, PodFile, RemovalReason, Start, copy_name, data_mark, fetch_failure,
 };
 pub use digest::{PodDigests, config_digest};
 pub use event::MachineEvent;

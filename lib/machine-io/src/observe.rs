@@ -84,7 +84,8 @@ pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, Obse
         agent_id: None,
         formats: FormatRange::OWN,
         restores: true,
-        prefetches: true,
+        // Only an agent does.
+        prefetches: false,
         figures,
     })
 }

@@ -12,7 +12,7 @@ use keelway_api::{
     component::ComponentSpec,
     condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     image_override::reported_name,
-    machine::ObservedValue,
+    machine::{ObservedValue, fetch_failure},
     name::{ClusterId, ClusterRef, PodName},
     release::{Release, find},
     role::Role,
@@ -238,7 +238,7 @@ fn machine_blocker(
         }
         let images = PodInputs::of(tenant, world, pod, spec)?.next_images();
         let image = images.into_iter().find(|image| !state.images.contains(&*reported_name(image)))?;
-        let failure = state.failures.iter().find(|failure| failure.contains(&image)).cloned();
+        let failure = state.failures.iter().find(|failure| failure.starts_with(&fetch_failure(&image, ""))).cloned();
         Some(WaitBlocker::Prefetch { version, machine, image, failure: failure.unwrap_or_default() })
     })
 }

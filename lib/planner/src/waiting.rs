@@ -312,11 +312,6 @@ pub enum UnclearCorruption {
 }
 
 /// What the current step of a rebuild waits for.
-/// A cause, after what it prevents.
-fn following(cause: &str) -> String {
-    if cause.is_empty() { String::new() } else { format!(": {cause}") }
-}
-
 fn rebuild_step(member: &ComponentName, phase: RebuildPhase) -> String {
     match phase {
         RebuildPhase::Stopping => "its API servers and etcd members to stop, before its etcd is rebuilt".to_string(),
@@ -397,6 +392,11 @@ impl From<&ClusterRef> for WaitSubject {
     fn from(cluster: &ClusterRef) -> Self {
         Self::Cluster(cluster.clone())
     }
+}
+
+/// A cause, after what it prevents.
+fn following(cause: &str) -> String {
+    if cause.is_empty() { String::new() } else { format!(": {cause}") }
 }
 
 impl From<&HypervisorName> for WaitSubject {

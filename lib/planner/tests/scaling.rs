@@ -121,11 +121,14 @@ impl World {
         self.machines.values().any(|state| state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod))
     }
 
+    /// What the manager's pass for the cluster sees.
     fn observe(&self, round: &Round) -> PassObservation {
         let bit = |bits: u8, number: usize| (bits >> (number % 8)) & 1 == 1;
+        let cluster = self.documents.clusters.values().next().unwrap();
+        let id = cluster.id().unwrap();
         let machine = |(number, (name, state)): (usize, (&HypervisorName, &MachineState))| {
             let unreachable = || ObservedValue::unreachable("it is silent");
-            let seen = if bit(round.silent, number) { unreachable() } else { ObservedValue::Known(state.clone()) };
+            let seen = if bit(round.silent, number) { unreachable() } else { ObservedValue::Known(state.part_of(id)) };
             (name.clone(), seen)
         };
         // A check dials the address in the documents, so the rest of an earlier placement does not respond for it.
@@ -138,8 +141,6 @@ impl World {
                 if well { ComponentHealth::Healthy } else { ComponentHealth::Unhealthy("it is ill".to_owned()) },
             )
         };
-        let cluster = self.documents.clusters.values().next().unwrap();
-        let id = cluster.id().unwrap();
         let preflight = || (id.clone(), self.preflight.clone());
         PassObservation {
             preflights: begins_minor_upgrade(&self.documents, cluster).then(preflight).into_iter().collect(),

@@ -98,6 +98,20 @@ pub struct Pod {
     pub prefetch: BTreeSet<String>,
 }
 
+/// How a failure to fetch an image of [`Pod::prefetch`] begins in [`MachineState::failures`](super::MachineState::failures).
+const FETCH_FAILURE: &str = "cannot fetch image ";
+
+/// Returns a failure to fetch an image.
+#[must_use]
+pub fn fetch_failure(image: &str, why: impl fmt::Display) -> String {
+    format!("{FETCH_FAILURE}{image}: {why}")
+}
+
+/// Returns whether a failure is one of [`fetch_failure`].
+pub(super) fn is_fetch_failure(failure: &str) -> bool {
+    failure.starts_with(FETCH_FAILURE)
+}
+
 /// The servers behind a haproxy. They change while it runs, which affects only connections to the changed server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HaproxyServers {

@@ -13,7 +13,7 @@ use crate::{
     machine::{
         SMALLEST_QUOTA,
         amount::{Amount, Disk},
-        config::{Applied, Start},
+        config::{Applied, Start, is_fetch_failure},
         format::FormatRange,
     },
     name::{ClusterId, InstallationId, PodName},
@@ -430,11 +430,13 @@ impl MachineState {
             healthy,
             sandboxes,
             containers,
+            images: self.images.clone(),
+            failures: self.failures.iter().filter(|failure| is_fetch_failure(failure)).cloned().collect(),
             ..self.facts()
         }
     }
 
-    /// The part of the state that concerns the machine itself, without images, on which no decision depends.
+    /// The part of the state that concerns the machine itself. Images matter only to clusters with components there.
     #[must_use]
     pub fn facts(&self) -> Self {
         Self {

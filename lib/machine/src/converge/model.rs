@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use keelway_api::{
+    image_override::reported_name,
     machine::{
         CgroupDriver, ContainerPhase, ContainerState, FileState, MachineState, RuntimeFacts, SandboxState, sha256_hex,
     },
@@ -76,7 +77,7 @@ impl MachineModel {
     fn apply_to_pod(&mut self, pod: &PodName, action: &PodAction) {
         match action {
             PodAction::EnsureImage(image) => {
-                self.state.images.insert(image.name.clone());
+                self.state.images.insert(reported_name(&image.name).into_owned());
             }
             PodAction::MakeDirectories(directories) => {
                 for directory in directories {
@@ -157,7 +158,7 @@ impl MachineModel {
         let made = || self.made[&(pod.clone(), None)].clone();
         let sandbox = new.sandbox_id.clone().unwrap_or_else(made);
         assert!(self.sandbox(&sandbox).ready);
-        assert!(self.state.images.contains(&new.container.image));
+        assert!(self.state.images.contains(&*reported_name(&new.container.image)));
         let same_name =
             |container: &ContainerState| container.sandbox == sandbox && container.name == new.container.name;
         assert!(!self.state.containers.iter().any(same_name), "two of one name");

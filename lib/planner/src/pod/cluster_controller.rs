@@ -11,6 +11,7 @@ use core::net::SocketAddr;
 use keelway_api::{
     cluster::VPN_MTU_UNRECORDED,
     component::ComponentSpec,
+    image_override::is_of_workers,
     machine::{OnChange, PodFile},
     registry::{RegistryCredentials, docker_config, repository_of},
     release::{find, metrics_server_image},
@@ -144,9 +145,11 @@ impl PodInputs<'_> {
             release.kubernetes_image("kube-proxy", registry),
             release.coredns_image(registry),
             metrics_server_image(registry),
-        ]
-        .map(|image| self.overridden(image));
-        let credentials = self.registries(&images.each_ref().map(String::as_str));
+        ];
+        // Workers may run other releases than the controller, whose images may be overridden or not.
+        let overrides = self.cluster.image_overrides.iter().filter(|image| is_of_workers(image)).cloned();
+        let images: Vec<String> = images.into_iter().chain(overrides).collect();
+        let credentials = self.registries(&images.iter().map(String::as_str).collect::<Vec<_>>());
         // Only these repositories: pods on a worker can use what its kubelet can pull.
         let by_repository: BTreeMap<String, RegistryCredentials> =
             credentials.into_iter().map(|(image, found)| (repository_of(&image).to_string(), found)).collect();
