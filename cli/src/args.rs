@@ -459,6 +459,7 @@ pub(crate) enum ClusterCommand {
                       keelway cluster rotate --name c1 --service-account-key --complete < rotated.yaml | keelway reconcile > c1.yaml\n\n\
                       The first command creates a new key and puts it into use. The previous key stays valid until the second one.\n\
                       Authorities are rotated in the same way: `--authority etcd`.\n\
+                      If a key was stolen, `--now` does both in one command.\n\
                       See docs/rotation.md."
     )]
     Rotate(RotateArguments),

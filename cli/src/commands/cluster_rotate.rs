@@ -7,7 +7,7 @@ use keelway_api::{
     rotation::{RotatedKey, RotationPhase, RotationRequest},
 };
 
-use super::print_documents;
+use super::{note, print_documents};
 use crate::{
     args::{ClusterName, GlobalArguments},
     exit::{Code, CommandFailure},
@@ -23,6 +23,9 @@ pub(crate) struct RotateArguments {
     /// Remove the previous key. Everything that only the previous key verifies or decrypts is invalid from then on
     #[arg(long)]
     complete: bool,
+    /// Remove the previous key as soon as possible, because it was stolen: begin and complete the rotation, or complete the one that runs, and wait for nothing that does not respond
+    #[arg(long, conflicts_with = "complete")]
+    now: bool,
 }
 
 #[derive(Args)]
@@ -83,9 +86,21 @@ fn requested(input: &Input, arguments: &RotateArguments, now: Timestamp) -> Resu
         return Err(arguments.cluster.missing(&documents));
     };
     let is_fleet = cluster.spec.is_fleet();
+    let mut notes = Vec::new();
     for key in RotatedKey::ALL.into_iter().filter(|key| arguments.keys.names(*key, is_fleet)) {
-        let request = if arguments.complete { completed(cluster, key) } else { begun(cluster, key, now) }?;
+        let request = if arguments.now {
+            notes.extend(completed_now(cluster, key));
+            notes.push(format!("{}: {}", key.flag(), cut_off(key)));
+            immediate(cluster, key, now)?
+        } else if arguments.complete {
+            completed(cluster, key)?
+        } else {
+            begun(cluster, key, now)?
+        };
         *cluster.spec.rotations.request_mut(key) = Some(request);
+    }
+    for text in &notes {
+        note(text);
     }
     Ok(documents)
 }
@@ -107,13 +122,35 @@ fn begun(cluster: &Cluster, key: RotatedKey, now: Timestamp) -> Result<RotationR
     }
     // Documents have whole seconds.
     let requested_at = Time(Timestamp::from_second(now.as_second()).unwrap_or(now));
-    Ok(RotationRequest { requested_at, complete: false })
+    Ok(RotationRequest { requested_at, complete: false, immediate: false })
+}
+
+/// Of the rotation that runs or is requested, or else of a new one.
+fn immediate(cluster: &Cluster, key: RotatedKey, now: Timestamp) -> Result<RotationRequest, CommandFailure> {
+    let running = cluster.running_rotation(key).map(|rotation| &rotation.requested_at);
+    let known = running.or_else(|| cluster.pending_rotation(key).map(|request| &request.requested_at)).cloned();
+    let requested_at = match known {
+        Some(requested_at) => requested_at,
+        None => begun(cluster, key, now)?.requested_at,
+    };
+    Ok(RotationRequest { requested_at, complete: true, immediate: true })
+}
+
+/// A rotation that runs does not replace the key that it has put into use.
+fn completed_now(cluster: &Cluster, key: RotatedKey) -> Option<String> {
+    let rotation = cluster.running_rotation(key)?;
+    Some(format!(
+        "{}: this completes the rotation that was requested at {}. If the key was stolen since, or with a copy of the documents from since, run the same command \
+         again once this rotation is Completed",
+        key.flag(),
+        rotation.requested_at.0
+    ))
 }
 
 fn completed(cluster: &Cluster, key: RotatedKey) -> Result<RotationRequest, CommandFailure> {
     match cluster.running_rotation(key) {
         Some(rotation) if rotation.phase >= RotationPhase::Prepared => {
-            Ok(RotationRequest { requested_at: rotation.requested_at.clone(), complete: true })
+            Ok(RotationRequest { requested_at: rotation.requested_at.clone(), complete: true, immediate: false })
         }
         Some(rotation) => Err(CommandFailure::usage(
             format!("the rotation of the {key} is {}, and can be completed once it is Prepared", rotation.phase),
@@ -123,6 +160,28 @@ fn completed(cluster: &Cluster, key: RotatedKey) -> Result<RotationRequest, Comm
             format!("no rotation of the {key} runs"),
             format!("begin one: `keelway cluster rotate --name {} {}`", cluster.reference().name, key.flag()),
         )),
+    }
+}
+
+/// What is rejected from the end of an immediate rotation on.
+fn cut_off(key: RotatedKey) -> &'static str {
+    match key {
+        RotatedKey::ServiceAccount => {
+            "the cluster will reject every token of a service account from before, also those of pods: restart pods that use the API"
+        }
+        RotatedKey::Encryption => "snapshots from before cannot be restored without the previous key",
+        RotatedKey::EtcdAuthority => "etcd will reject copies of the driver's certificate from before",
+        RotatedKey::FrontProxyAuthority => {
+            "aggregated API servers will reject requests of users until they read the new authority: delete the ConfigMap \
+             extension-apiserver-authentication in kube-system"
+        }
+        RotatedKey::InfrastructureAuthority => {
+            "nothing outside of the cluster's components uses the previous authority"
+        }
+        RotatedKey::KubernetesAuthority => {
+            "the cluster will reject kubeconfigs, client certificates and join tokens from before, and workers that do not follow within five \
+             minutes; pods that trust the previous authority only have to be restarted"
+        }
     }
 }
 

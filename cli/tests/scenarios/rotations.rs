@@ -10,7 +10,8 @@ use super::{Scenario, world::World, worlds};
 
 fn request_of(key: RotatedKey, world: &mut World, complete: bool) {
     let requested_at = Time(world.now);
-    *world.cluster("c1").spec.rotations.request_mut(key) = Some(RotationRequest { requested_at, complete });
+    *world.cluster("c1").spec.rotations.request_mut(key) =
+        Some(RotationRequest { requested_at, complete, immediate: false });
 }
 
 fn request(world: &mut World, complete: bool) {
@@ -46,6 +47,19 @@ pub(super) const ALL: &[Scenario] = &[
             begin_and_reach(world, RotationPhase::Announcing);
             let place = world.place_of("c1/kube-apiserver-1");
             world.silence(&place, UnreachableReason::Asked, "no route to host");
+        },
+    },
+    Scenario {
+        name: "rotation-immediate-with-a-silent-machine",
+        question: "What does an immediate rotation leave behind on a machine that does not respond?",
+        from: worlds::three,
+        change: |world| {
+            begin_and_reach(world, RotationPhase::Announcing);
+            world.pass();
+            let place = world.place_of("c1/kube-apiserver-1");
+            world.silence(&place, UnreachableReason::Asked, "no route to host");
+            let request = world.cluster("c1").spec.rotations.request_mut(RotatedKey::ServiceAccount);
+            request.as_mut().unwrap().immediate = true;
         },
     },
     Scenario {

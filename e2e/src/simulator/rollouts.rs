@@ -176,7 +176,7 @@ impl SimulationState {
         if is_refused || cluster.running_rotation(key).is_some() || cluster.pending_rotation(key).is_some() {
             return;
         }
-        *cluster.spec.rotations.request_mut(key) = Some(RotationRequest { requested_at, complete });
+        *cluster.spec.rotations.request_mut(key) = Some(RotationRequest { requested_at, complete, immediate: false });
         self.record_action(PersonAction::Rotates(key));
         self.trace_line(format!("a person rotates the {key} of {name}, complete: {complete}"));
         self.note_completed(name, key, complete);

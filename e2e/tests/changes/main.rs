@@ -16,6 +16,7 @@ use keelway_e2e::{MachineFacts, Plane, ReachMode, TestFleet, host::on_own_host, 
 const CASES: &[PlaneCase] = &[
     ("the service account key and the encryption key", rotation::both_keys),
     ("the authority of etcd", rotation::of_the_authority_of_etcd),
+    ("a stolen authority", rotation::of_a_stolen_authority),
     ("the next patch release of Kubernetes", upgrades::to_the_next_patch_release),
 ];
 /// The cases of `make soak`, after the others.

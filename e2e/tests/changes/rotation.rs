@@ -89,6 +89,25 @@ pub(crate) fn of_the_authority_of_etcd(plane: &mut Plane<'_>) {
     assert!(plane.keelway.run(&["plan"], &plane.text).text().starts_with("Nothing to do"));
 }
 
+/// One command replaces a stolen authority, without a failed request, and says what is cut off.
+pub(crate) fn of_a_stolen_authority(plane: &mut Plane<'_>) {
+    let secret = SecretName::of(plane.cluster().id().unwrap(), "front-proxy-ca");
+    let bundle = |plane: &Plane<'_>| plane.documents.secrets[&secret].data.as_ref().unwrap()["bundle.crt"].clone();
+    let (stolen, text) = (bundle(plane), plane.text.clone());
+    let load = Load::start(&plane.kubectl);
+    load.wait_for_requests(100);
+    let command = ["cluster", "rotate", "--name", "c1", "--authority", "front-proxy", "--now"];
+    let requested = plane.keelway.run(&command, &text).succeeded();
+    assert!(requested.stderr.contains("aggregated API servers will reject"), "{}", requested.stderr);
+    plane.apply(&requested.stdout);
+    let rotation = plane.cluster().rotation(RotatedKey::FrontProxyAuthority).unwrap().clone();
+    assert_eq!((rotation.phase, rotation.left_behind.len()), (RotationPhase::Completed, 0));
+    load.end().assert_good();
+    let left = bundle(plane);
+    assert!(!left.0.windows(stolen.0.len()).any(|found| found == stolen.0), "the stolen authority is trusted");
+    assert!(plane.keelway.run(&["plan"], &plane.text).text().starts_with("Nothing to do"));
+}
+
 /// Returns the number of etcd members that accept the driver's certificate of these documents.
 fn members_that_accept(plane: &Plane<'_>, documents: &Documents) -> usize {
     let store = PlaneStore::with_certificate_of(plane, documents);

@@ -1,6 +1,7 @@
 //! Rotations of a cluster's keys: what a person requests, and what `status.rotations` records.
 
 use core::fmt;
+use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
@@ -112,6 +113,18 @@ pub struct RotationRequest {
     /// decrypts is invalid from then on. Until it is true, both keys are valid.
     #[serde(default, skip_serializing_if = "is_false")]
     pub complete: bool,
+    /// Whether the previous key is removed as soon as possible, because it was stolen. The rotation does not wait for machines that do not respond, and
+    /// for workers that do not follow in time, which have to join again. It implies `complete`. See docs/rotation.md.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub immediate: bool,
+}
+
+impl RotationRequest {
+    /// Returns whether the previous key is removed once the new one is in use.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.complete || self.immediate
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -159,6 +172,9 @@ pub struct KeyRotation {
     /// While Secrets are written again with the new key: the number of those that were written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rewritten: Option<u64>,
+    /// Of an immediate rotation: the workers, and the components on machines that did not respond, that had not followed when a phase ended: at most 100.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub left_behind: BTreeSet<String>,
 }
 
 /// The phase of a rotation. It ends when its effect was observed on every machine that is concerned, and never returns to
@@ -260,6 +276,14 @@ impl Cluster {
     #[must_use]
     pub fn running_rotation(&self, key: RotatedKey) -> Option<&KeyRotation> {
         self.rotation(key).filter(|rotation| rotation.is_running())
+    }
+
+    /// Returns whether the rotation of a key that runs is to end as soon as possible.
+    #[must_use]
+    pub fn rotates_immediately(&self, key: RotatedKey) -> bool {
+        let request = self.spec.rotations.request(key).filter(|request| request.immediate);
+        let running = self.running_rotation(key);
+        request.zip(running).is_some_and(|(request, running)| request.requested_at == running.requested_at)
     }
 
     /// Returns the request to rotate a key, if it was not executed and no other rotation of the key runs.

@@ -155,6 +155,15 @@ pub enum Decision {
         /// The phase that begins.
         phase: RotationPhase,
     },
+    /// A phase of an immediate rotation ends, and these have not followed.
+    LeaveBehind {
+        /// The cluster.
+        cluster: ClusterRef,
+        /// The key.
+        key: RotatedKey,
+        /// Components with their machines, and workers.
+        names: Vec<String>,
+    },
     /// A missing bundle was derived from the other values of its Secret.
     RestoreBundle {
         /// The cluster, or the namespace of the installation.
@@ -281,6 +290,12 @@ impl fmt::Display for Decision {
             Self::RotateKey { cluster, key, phase } => {
                 write!(f, "rotate the {key} of {cluster}: {}", rotation::effect_of(*phase))
             }
+            Self::LeaveBehind { cluster, key, names } => write!(
+                f,
+                "the rotation of the {key} of {cluster} continues without {}, which {} not followed",
+                listed(names.iter()),
+                if names.len() == 1 { "has" } else { "have" }
+            ),
             Self::RestoreBundle { owner, secret, key } => {
                 write!(f, "restore {key} of the Secret {secret} of {owner}: it is derived from its other values")
             }

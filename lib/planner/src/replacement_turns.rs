@@ -7,6 +7,7 @@ use keelway_api::{
     machine::{Pod, ServerAdmin},
     name::{HypervisorName, PodName},
     role::Role,
+    rotation::RotatedKey,
 };
 
 use crate::{
@@ -158,9 +159,10 @@ impl<'t, 'a> Replicas<'t, 'a> {
         self.all.iter().filter(is_replaced).map(|(name, _)| *name).collect()
     }
 
-    /// The first replica that is to be replaced and can be spared. If a machine cannot be observed, the turn of a replica there may not be over.
+    /// The first replica that is to be replaced and can be spared. If a machine cannot be observed, the turn of a replica there may not be over. An
+    /// immediate rotation does not wait for that, as long as another replica works; but the majority of a store may depend on it.
     fn turn(&self, replaced: &[&'a PodName]) -> Option<&'a PodName> {
-        if self.unseen().is_some() {
+        if self.awaited().is_some() {
             return None;
         }
         let is_here = |name: &PodName| self.only_on.is_none_or(|machine| self.machine(name) == Some(machine));
@@ -173,10 +175,16 @@ impl<'t, 'a> Replicas<'t, 'a> {
         machines.find(|name| self.seen.machine(name).is_none())
     }
 
+    /// The machine whose observation a turn waits for.
+    fn awaited(&self) -> Option<&'a HypervisorName> {
+        let is_hurried = || RotatedKey::ALL.iter().any(|key| self.tenant.document.rotates_immediately(*key));
+        self.unseen().filter(|_| self.role == Role::Etcd || !is_hurried())
+    }
+
     /// What a replica that is to be replaced waits for.
     fn reason(&self, name: &PodName, turn: Option<&PodName>) -> WaitBlocker {
         let ill = self.all.iter().find(|(other, _)| *other != name && !self.seen.healthy(other));
-        match (turn, self.unseen(), ill) {
+        match (turn, self.awaited(), ill) {
             (Some(first), _, _) => WaitBlocker::ReplacedAfter(first.component.clone()),
             (None, Some(machine), _) => WaitBlocker::ReplacedOnceObserved(machine.clone()),
             (None, None, Some((other, _))) => WaitBlocker::ReplacedOnceReady(other.component.clone()),
@@ -187,7 +195,10 @@ impl<'t, 'a> Replicas<'t, 'a> {
     /// If no replica works, nothing is lost by a replacement, and the new replicas may work. A replica whose health check got no response may
     /// work: if it hangs, its agent's liveness check stops it, and a pod that does not run is not held.
     fn can_spare(&self, name: &PodName) -> bool {
-        let mut others = self.all.iter().map(|(other, _)| *other).filter(|other| *other != name);
+        // A replica that cannot be observed may be away for its own replacement, although it was just asked for its health.
+        let is_observed = |spec: &ComponentSpec| self.seen.machine(&spec.hypervisor).is_some();
+        let others = self.all.iter().filter(|(_, spec)| self.role == Role::Etcd || is_observed(spec));
+        let mut others = others.map(|(other, _)| *other).filter(|other| *other != name);
         let spared = match self.role {
             Role::Etcd => others.all(|other| self.seen.healthy(other)),
             Role::KubeApiserver => others.any(|other| self.seen.healthy(other) && self.is_sent_connections(other)),

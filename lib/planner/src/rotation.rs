@@ -1,6 +1,6 @@
 //! Rotations of keys and authorities while a cluster runs.
 //!
-//! The gates, one for each phase. A phase ends when its effect was observed on every component that is concerned, and never because time has passed:
+//! The gates, one for each phase. A phase ends when its effect was observed on every component that is concerned, and not because time has passed:
 //!
 //! 1. Announcing: the next key is minted beside the active one. Everything that verifies or decrypts with it runs with it before it is used, so whatever
 //!    it signs is accepted everywhere.
@@ -17,6 +17,10 @@
 //! has replaced what they use. So API servers and gateways present certificates of the previous generation until that person completes the rotation.
 //! Then Retiring begins with new certificates for them, and the previous generation is removed once they are in use.
 //!
+//! An immediate rotation, of a key that was stolen, does not wait for machines that do not respond. For workers it waits for a short time, because
+//! whoever has the key can register workers that never follow. The encryption key has none: a Secret that an unobserved API server writes could not be
+//! read without the previous key.
+//!
 //! A component on a machine that does not respond may run with the keys of before, so it keeps the phase. So does a component that leaves, until it has
 //! left.
 //!
@@ -27,6 +31,7 @@ mod report;
 mod workers;
 
 use alloc::{
+    collections::BTreeSet,
     format,
     string::{String, ToString},
     vec::Vec,
@@ -41,7 +46,7 @@ use keelway_api::{
     machine::ObservedValue,
     name::{ClusterId, ClusterRef, PodName},
     role::Role,
-    rotation::{KeyRotation, RotatedKey, RotationPhase},
+    rotation::{KeyRotation, RotatedKey, RotationPhase, RotationRequest},
 };
 
 use crate::{
@@ -89,6 +94,26 @@ enum RotationStep {
     Wait(WaitKind, RotationBlocker),
 }
 
+/// The highest number of names in `leftBehind`. Whoever has the key can register any number of workers.
+const MOST_NAMES: usize = 100;
+
+/// What a rotation waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RotationPace {
+    /// For everything that may need the previous key.
+    Careful,
+    /// For what responds.
+    Immediate,
+}
+
+impl RotationPace {
+    fn of(tenant: &Tenant, key: RotatedKey) -> Self {
+        // An API server that cannot be observed may write Secrets with the previous key, which no other one could read without it.
+        let is_immediate = key != RotatedKey::Encryption && tenant.document.rotates_immediately(key);
+        if is_immediate { Self::Immediate } else { Self::Careful }
+    }
+}
+
 /// A cluster with the key that is rotated.
 struct RotationTarget {
     cluster: ClusterRef,
@@ -96,6 +121,8 @@ struct RotationTarget {
     key: RotatedKey,
     /// The lifetime of the cluster's authorities.
     authority_ttl: Span,
+    /// What the phase leaves behind if it ends now.
+    left_behind: BTreeSet<String>,
 }
 
 /// Takes the next step of each rotation, and reports those that run.
@@ -108,6 +135,11 @@ pub(crate) fn plan_rotations(plan: &mut Plan, world: &ValidatedDocuments, seen: 
                 id: tenant.id.clone(),
                 key,
                 authority_ttl: tenant.cluster.certificates.authority_ttl,
+                left_behind: tenant
+                    .document
+                    .running_rotation(key)
+                    .map(|rotation| left_behind(&tenant, seen, (key, rotation)))
+                    .unwrap_or_default(),
             };
             steps.extend(next_step(&tenant, world, seen, (key, now)).map(|step| (target(), step)));
         }
@@ -148,9 +180,11 @@ fn next_step(
         let request = tenant.document.pending_rotation(key)?;
         return Some(RotationStep::Begin(request.requested_at.clone()));
     };
+    let pace = RotationPace::of(tenant, key);
     let outdated = || {
-        let workers = || is_of_workers(key).then(|| workers::unconfirmed(tenant, seen, rotation, now)).flatten();
-        outdated(tenant, world, seen, (key, rotation.phase)).or_else(workers)
+        let workers =
+            || is_of_workers(key).then(|| workers::unconfirmed(tenant, seen, (rotation, pace), now)).flatten();
+        outdated(tenant, world, seen, (key, rotation.phase, pace)).or_else(workers)
     };
     let after = |step: RotationStep| Some(outdated().unwrap_or(step));
     match rotation.phase {
@@ -187,7 +221,7 @@ fn next_step(
             let unwritten = || (key == RotatedKey::Encryption).then(|| rewrite(tenant, seen)).flatten();
             let retire =
                 if is_of_workers(key) { RotationStep::Enter(RotationPhase::Retiring) } else { RotationStep::Retire };
-            request.complete.then(|| outdated().or_else(unwritten).unwrap_or(retire))
+            request.is_complete().then(|| outdated().or_else(unwritten).unwrap_or(retire))
         }
         RotationPhase::Retiring if is_of_workers(key) && has_previous(tenant, key) => {
             if awaits_issue(tenant, world, seen, (secret_of(key), now.0)) {
@@ -238,7 +272,7 @@ fn rewrite(tenant: &Tenant, seen: &PassObservation) -> Option<RotationStep> {
 #[must_use]
 pub fn rewrites_secrets(cluster: &Cluster) -> bool {
     let key = RotatedKey::Encryption;
-    let is_complete = || cluster.spec.rotations.request(key).is_some_and(|request| request.complete);
+    let is_complete = || cluster.spec.rotations.request(key).is_some_and(RotationRequest::is_complete);
     cluster.running_rotation(key).filter(|_| cluster.is_changeable()).is_some_and(|rotation| match rotation.phase {
         RotationPhase::Announcing | RotationPhase::Reencrypting => true,
         RotationPhase::Prepared => is_complete(),
@@ -308,18 +342,40 @@ fn concerned(key: RotatedKey, phase: RotationPhase) -> &'static [Role] {
     }
 }
 
-/// Whether a component is healthy, and runs with every file that its document specifies.
+/// Whether a component runs with every file that its document specifies. Unless the rotation is immediate, it has to be healthy, too.
 fn has_all_files(
     tenant: &Tenant,
     world: &ValidatedDocuments,
     seen: &PassObservation,
-    (pod, spec): (&PodName, &ComponentSpec),
+    (pod, spec, pace): (&PodName, &ComponentSpec, RotationPace),
 ) -> bool {
+    let state = seen.machine(&spec.hypervisor);
     let runs_with_files = || {
         let wanted = PodInputs::of(tenant, world, pod, spec)?.pod().ok()?;
-        Some(seen.machine(&spec.hypervisor)?.runs_with_files(pod, (&wanted, &wanted.digests())))
+        Some(state?.runs_with_files(pod, (&wanted, &wanted.digests())))
     };
-    seen.healthy(pod) && runs_with_files() == Some(true)
+    match pace {
+        RotationPace::Careful => seen.healthy(pod) && runs_with_files() == Some(true),
+        // What does not run has no key, and starts with the files of its document.
+        RotationPace::Immediate => !state.is_some_and(|state| state.runs(pod)) || runs_with_files() == Some(true),
+    }
+}
+
+/// The components on machines that do not respond, and the workers, that do not have what the phase requires. An immediate rotation continues without
+/// them.
+fn left_behind(
+    tenant: &Tenant,
+    seen: &PassObservation,
+    (key, rotation): (RotatedKey, &KeyRotation),
+) -> BTreeSet<String> {
+    if RotationPace::of(tenant, key) == RotationPace::Careful {
+        return BTreeSet::new();
+    }
+    let components = concerned(key, rotation.phase).iter().flat_map(|role| tenant.of_role(*role));
+    let silent = components.filter(|(_, component)| seen.machine(&component.spec.hypervisor).is_none());
+    let silent = silent.map(|(pod, component)| format!("{} on {}", pod.component, component.spec.hypervisor));
+    let workers = is_of_workers(key).then(|| workers::left_behind(tenant, seen, rotation.phase));
+    silent.chain(workers.into_iter().flatten().map(|name| format!("worker {name}"))).collect()
 }
 
 /// The first component that does not run with the keys of the phase, or may not.
@@ -327,10 +383,11 @@ fn outdated(
     tenant: &Tenant,
     world: &ValidatedDocuments,
     seen: &PassObservation,
-    (key, phase): (RotatedKey, RotationPhase),
+    (key, phase, pace): (RotatedKey, RotationPhase, RotationPace),
 ) -> Option<RotationStep> {
     let mut all = concerned(key, phase).iter().flat_map(|role| tenant.of_role(*role));
-    let (pod, component) = all.find(|(pod, component)| !has_all_files(tenant, world, seen, (pod, &component.spec)))?;
+    let (pod, component) =
+        all.find(|(pod, component)| !has_all_files(tenant, world, seen, (pod, &component.spec, pace)))?;
     let (component, machine) = (pod.component.clone(), component.spec.hypervisor.clone());
     Some(if seen.machine(&machine).is_some() {
         RotationStep::Wait(WaitKind::InProgress, RotationBlocker::Component { component, key, phase })
@@ -350,6 +407,7 @@ fn take(plan: &mut Plan, target: &RotationTarget, step: &RotationStep, now: &Tim
                     since: now.clone(),
                     next: None,
                     rewritten: None,
+                    left_behind: BTreeSet::new(),
                 });
             });
             decide(plan, target, RotationPhase::Announcing);
@@ -372,7 +430,15 @@ fn take(plan: &mut Plan, target: &RotationTarget, step: &RotationStep, now: &Tim
             plan.rewrites.insert(target.id.clone(), key_name.clone());
             wait(plan, target, WaitKind::InProgress, RotationBlocker::Secrets { key_name, rewritten });
         }
-        RotationStep::RemovePrevious => remove_previous(plan, target),
+        RotationStep::RemovePrevious => {
+            remove_previous(plan, target);
+            // Workers read the last bundle from now on.
+            change(plan, target, |place| {
+                if let Some(rotation) = place {
+                    rotation.since = now.clone();
+                }
+            });
+        }
         RotationStep::Retire => {
             remove_previous(plan, target);
             enter(plan, target, RotationPhase::Retiring, now);
@@ -414,8 +480,14 @@ fn enter(plan: &mut Plan, target: &RotationTarget, phase: RotationPhase, now: &T
         if let Some(rotation) = place {
             (rotation.phase, rotation.since) = (phase, now.clone());
             (rotation.next, rotation.rewritten) = (None, None);
+            let room = MOST_NAMES.saturating_sub(rotation.left_behind.len());
+            rotation.left_behind.extend(target.left_behind.iter().take(room).cloned());
         }
     });
+    if !target.left_behind.is_empty() {
+        let (cluster, names) = (target.cluster.clone(), target.left_behind.iter().take(MOST_NAMES).cloned().collect());
+        plan.decisions.push(Decision::LeaveBehind { cluster, key: target.key, names });
+    }
     decide(plan, target, phase);
 }
 

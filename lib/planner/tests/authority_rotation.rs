@@ -55,7 +55,7 @@ fn request(world: &mut World, key: RotatedKey, complete: bool) {
         None => Time(world.now),
     };
     let cluster = world.documents.clusters.values_mut().next().unwrap();
-    *cluster.spec.rotations.request_mut(key) = Some(RotationRequest { requested_at, complete });
+    *cluster.spec.rotations.request_mut(key) = Some(RotationRequest { requested_at, complete, immediate: false });
 }
 
 fn phase(world: &World, key: RotatedKey) -> Option<RotationPhase> {
@@ -154,6 +154,98 @@ fn a_silent_machine_keeps_the_phase() {
         let is_named = |blocker: &WaitBlocker| blocker.to_string().contains("kube-apiserver-1 may run there");
         assert!(plan.waiting.iter().any(|waiting| is_named(&waiting.blocker)), "{:?}", plan.waiting);
     }
+}
+
+/// Requests that a key is replaced as soon as possible, or that its rotation ends so.
+fn request_now(world: &mut World, key: RotatedKey) {
+    request(world, key, true);
+    let cluster = world.documents.clusters.values_mut().next().unwrap();
+    cluster.spec.rotations.request_mut(key).as_mut().unwrap().immediate = true;
+}
+
+fn left_behind(world: &World, key: RotatedKey) -> Vec<String> {
+    cluster(&world.documents).rotation(key).unwrap().left_behind.iter().cloned().collect()
+}
+
+/// The components there are named, because they continue with the previous authority. The new one is in use everywhere else. What has to be restarted
+/// without the previous one is restarted only while its other replicas work.
+#[test]
+fn an_immediate_rotation_does_not_wait_for_a_silent_machine() {
+    for key in ALL {
+        let mut world = settled();
+        request_now(&mut world, key);
+        let _ = reach(&mut world, key, RotationPhase::Announcing);
+        let away = without_a_server(&world, MEMBERS);
+        let mut said = Vec::new();
+        for _ in 0..60 {
+            said.extend(world.pass(&away).decisions.iter().map(ToString::to_string));
+        }
+        assert!(phase(&world, key) >= Some(RotationPhase::Retiring), "{key}: {:?}", phase(&world, key));
+        assert!(!values(&world, key).contains_key("previous.crt"), "{key}");
+        let left = left_behind(&world, key);
+        assert!(left.iter().any(|name| name.starts_with("kube-apiserver-1 on ")), "{key}: {left:?}");
+        assert!(
+            said.iter().any(|text| text.contains("continues without ") && text.contains("kube-apiserver-1")),
+            "{said:?}"
+        );
+
+        // It follows once its machine responds.
+        for _ in 0..40 {
+            let _ = world.pass(&calm(MEMBERS));
+        }
+        assert!(is_settled(&world.pass(&calm(MEMBERS))), "{key}");
+        assert_eq!(phase(&world, key), Some(RotationPhase::Completed), "{key}");
+    }
+}
+
+#[test]
+fn an_immediate_rotation_waits_for_ready_workers_for_a_short_time() {
+    let mut world = settled();
+    world.workers.push(WorkerTrust { name: "absent".to_owned(), ..WorkerTrust::default() });
+    world.stuck_worker = Some("w2".to_owned());
+    request_now(&mut world, KUBERNETES);
+    let at_once = Round { minutes: 0, ..calm(MEMBERS) };
+    for expected in
+        [RotationPhase::Announcing, RotationPhase::Activating, RotationPhase::Prepared, RotationPhase::Retiring]
+    {
+        let mut said = Vec::new();
+        for _ in 0..60 {
+            said = world.pass(&at_once).waiting.iter().map(|waiting| waiting.blocker.to_string()).collect();
+        }
+        assert_eq!(phase(&world, KUBERNETES), Some(expected), "{said:?}");
+        assert!(said.iter().any(|text| text.starts_with("worker w2 to ")), "{expected}: {said:?}");
+        world.now += SignedDuration::from_mins(5);
+    }
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Completed);
+    assert_eq!(left_behind(&world, KUBERNETES), ["worker absent", "worker w2"]);
+}
+
+#[test]
+fn a_rotation_that_waits_for_a_person_can_be_completed_immediately() {
+    let mut world = settled();
+    request(&mut world, KUBERNETES, false);
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Prepared);
+    world.workers[0].is_ready = false;
+    world.workers[0].issuers = Some("00".to_owned());
+    request_now(&mut world, KUBERNETES);
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Completed);
+    assert!(!values(&world, KUBERNETES).contains_key("previous.key"));
+    assert_eq!(left_behind(&world, KUBERNETES), ["worker w1"]);
+}
+
+/// The leaders that workers follow may be on the machine that does not respond.
+#[test]
+fn an_immediate_rotation_does_not_leave_all_workers_behind() {
+    let mut world = settled();
+    request_now(&mut world, KUBERNETES);
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Announcing);
+    world.workers.retain(|worker| worker.name == "w2");
+    world.workers[0].trusted = Some("only the first generation".to_owned());
+    world.stuck_worker = Some("w2".to_owned());
+    for _ in 0..40 {
+        let _ = world.pass(&calm(MEMBERS));
+    }
+    assert_eq!(phase(&world, KUBERNETES), Some(RotationPhase::Announcing));
 }
 
 /// Plants a fault into the authority of the next plan.

@@ -40,13 +40,14 @@ pub(super) fn cluster(documents: &Documents) -> &Cluster {
 
 fn request(world: &mut World, requested_at: Timestamp, complete: bool) {
     let cluster = world.documents.clusters.values_mut().next().unwrap();
-    *cluster.spec.rotations.request_mut(KEY) = Some(RotationRequest { requested_at: Time(requested_at), complete });
+    *cluster.spec.rotations.request_mut(KEY) =
+        Some(RotationRequest { requested_at: Time(requested_at), complete, immediate: false });
 }
 
 fn request_encryption(world: &mut World, requested_at: Timestamp, complete: bool) {
     let cluster = world.documents.clusters.values_mut().next().unwrap();
     *cluster.spec.rotations.request_mut(ENCRYPTION) =
-        Some(RotationRequest { requested_at: Time(requested_at), complete });
+        Some(RotationRequest { requested_at: Time(requested_at), complete, immediate: false });
 }
 
 fn rotation(world: &World) -> Option<KeyRotation> {
@@ -355,6 +356,24 @@ fn secrets_are_written_again_before_the_previous_key_is_removed() {
     assert_eq!(left.keys().collect::<Vec<_>>(), ["active.key"]);
     assert_ne!(left["active.key"], first);
     assert!(is_settled(&world.pass(&calm(MEMBERS))), "nothing is restarted once more");
+}
+
+/// An API server that is not observed may run, and write Secrets that no other one could read without the previous key.
+#[test]
+fn an_immediate_rotation_of_the_encryption_key_waits_for_a_silent_machine() {
+    let mut world = settled();
+    let begun = world.now;
+    request_encryption(&mut world, begun, true);
+    let requested = world.documents.clusters.values_mut().next().unwrap().spec.rotations.request_mut(ENCRYPTION);
+    requested.as_mut().unwrap().immediate = true;
+    let _ = reach_encryption(&mut world, RotationPhase::Activating);
+    let away = without_a_server(&world, MEMBERS);
+    for _ in 0..30 {
+        let _ = world.pass(&away);
+    }
+    assert_eq!(encryption_phase(&world), Some(RotationPhase::Activating));
+    assert!(encryption(&world.documents).contains_key("previous.key"));
+    let _ = reach_encryption(&mut world, RotationPhase::Completed);
 }
 
 #[test]

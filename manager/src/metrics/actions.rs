@@ -108,6 +108,7 @@ fn of_decision(decision: &Decision) -> &'static str {
         Decision::Sleep { .. } => "sleep",
         Decision::Wake { .. } => "wake",
         Decision::RotateKey { .. } => "rotate-key",
+        Decision::LeaveBehind { .. } => "leave-behind",
         Decision::RestoreBundle { .. } => "restore",
         Decision::RemoveCluster { .. } => "forget",
         Decision::RemoveHypervisor { .. } => "release",

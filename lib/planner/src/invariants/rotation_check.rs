@@ -85,14 +85,17 @@ pub(super) fn keys_are_verified(step: &PlanTransition) -> Vec<String> {
             let Some((before, after)) = both.filter(|(before, after)| before != after) else { continue };
             let configs = configs.get_or_insert_with(|| machine_configs(step.before, step.seen).unwrap_or_default());
             let Some(UsedKey { files, value }) = UsedKey::of(key, before, after) else { continue };
+            let is_immediate = key != RotatedKey::Encryption && cluster.rotates_immediately(key);
             for (role, path) in files {
-                found.extend(of_role(step, configs, id, *role).filter_map(|(pod, running)| {
+                let concerned =
+                    of_role(step, configs, id, *role).filter(|(pod, _)| !is_immediate || responds(step, pod));
+                found.extend(concerned.filter_map(|(pod, running)| {
                     let file = running.and_then(|running| running.files.iter().find(|file| file.path == *path));
                     let has = file.is_some_and(|file| contains(&file.content, &value));
                     (!has).then(|| format!("{pod} does not run with {path}"))
                 }));
             }
-            if key == RotatedKey::KubernetesAuthority {
+            if key == RotatedKey::KubernetesAuthority && !is_immediate {
                 found.extend(unconfirmed(step, id, before));
             }
             if key == RotatedKey::Encryption && matches!(transition(before, after), Some(KeyTransition::Retired(_))) {
@@ -205,6 +208,12 @@ fn of_role<'a>(
         };
         (name, pod.filter(runs))
     })
+}
+
+/// Whether a component runs on a machine that responds. An immediate rotation waits for no other.
+fn responds(step: &PlanTransition, pod: &PodName) -> bool {
+    let component = step.before.components.get(pod);
+    component.and_then(|component| step.seen.machine(&component.spec.hypervisor)).is_some_and(|state| state.runs(pod))
 }
 
 fn contains(content: &[u8], part: &[u8]) -> bool {

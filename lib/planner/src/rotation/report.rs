@@ -5,6 +5,7 @@ use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 use keelway_api::{
     Cluster, Documents, Time,
     condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
+    jiff::SignedDuration,
     name::ClusterRef,
     rotation::{RotatedKey, RotationPhase},
 };
@@ -36,16 +37,26 @@ pub(super) fn report(plan: &mut Plan, blocked: &RotationTexts, now: &Time) {
     }
 }
 
+/// Kubeconfigs that `keelway` wrote before the new authority was in use end by themselves.
+fn kubeconfigs(cluster: &Cluster, key: RotatedKey) -> String {
+    let ttl = i64::try_from(cluster.spec.certificates.admin_ttl.seconds()).ok().map(SignedDuration::from_secs);
+    let prepared = cluster.running_rotation(key).filter(|_| key == RotatedKey::KubernetesAuthority);
+    let last = prepared.zip(ttl).and_then(|(rotation, ttl)| rotation.since.0.checked_add(ttl).ok());
+    last.map(|last| format!("; kubeconfigs from before with the lifetime spec.certificates.adminTTL expire by {last}"))
+        .unwrap_or_default()
+}
+
 fn progress(cluster: &Cluster, name: &ClusterRef, blocked: &RotationTexts) -> Option<ConditionValue> {
     let running = |key: RotatedKey| Some((key, cluster.running_rotation(key)?.phase));
     let running: Vec<(RotatedKey, RotationPhase)> = RotatedKey::ALL.into_iter().filter_map(running).collect();
     let texts = running.iter().map(|(key, phase)| match (blocked.get(&(name, *key)), phase) {
         (Some(text), _) => format!("{} is {phase}: {text}", key.field()),
         (None, RotationPhase::Prepared) => format!(
-            "{} is {phase}: `keelway cluster rotate --name {} {} --complete` removes the previous key",
+            "{} is {phase}: `keelway cluster rotate --name {} {} --complete` removes the previous key{}",
             key.field(),
             name.name,
-            key.flag()
+            key.flag(),
+            kubeconfigs(cluster, *key)
         ),
         (None, _) => format!("{} is {phase}", key.field()),
     });

@@ -10,21 +10,24 @@ use keelway_api::{
     documents::SecretName,
     jiff::SignedDuration,
     machine::{ObservedValue, hex, sha256_hex},
-    rotation::{KeyRotation, RotatedKey, RotationPhase},
+    rotation::{KeyRotation, RotatedKey, RotationPhase, RotationRequest},
 };
 
-use super::{RotationBlocker, RotationStep};
+use super::{RotationBlocker, RotationPace, RotationStep};
 use crate::{
     PassObservation, WaitKind, WorkerTrust,
     secret_names::{AUTHORITY, KUBERNETES},
     tenant::Tenant,
 };
 
+/// How long each phase of an immediate rotation waits for workers while others follow. A worker follows within half a minute, once components were replaced.
+const IMMEDIATE_WAIT: SignedDuration = SignedDuration::from_mins(5);
+
 /// Whether a pass needs to know what the workers of the cluster trust.
 #[must_use]
 pub fn follows_workers(cluster: &Cluster) -> bool {
     let key = RotatedKey::KubernetesAuthority;
-    let is_complete = || cluster.spec.rotations.request(key).is_some_and(|request| request.complete);
+    let is_complete = || cluster.spec.rotations.request(key).is_some_and(RotationRequest::is_complete);
     cluster.running_rotation(key).filter(|_| cluster.is_changeable()).is_some_and(|rotation| match rotation.phase {
         RotationPhase::Announcing | RotationPhase::Activating | RotationPhase::Retiring => true,
         RotationPhase::Prepared => is_complete(),
@@ -58,7 +61,7 @@ impl ConfirmedTrust {
 pub(super) fn unconfirmed(
     tenant: &Tenant,
     seen: &PassObservation,
-    rotation: &KeyRotation,
+    (rotation, pace): (&KeyRotation, RotationPace),
     now: &Time,
 ) -> Option<RotationStep> {
     let unknown = |why: &str| {
@@ -72,7 +75,13 @@ pub(super) fn unconfirmed(
     };
     let phase = rotation.phase;
     let wanted = ConfirmedTrust::of(tenant, seen, phase);
-    let others: Vec<&WorkerTrust> = workers.iter().filter(|worker| !wanted.is_of(worker)).collect();
+    let (confirmed, others): (Vec<&WorkerTrust>, Vec<&WorkerTrust>) =
+        workers.iter().partition(|worker| wanted.is_of(worker));
+    // If no worker follows, the components that workers follow may be those that do not respond.
+    let has_passed = now.0.duration_since(rotation.since.0) >= IMMEDIATE_WAIT && !confirmed.is_empty();
+    if pace == RotationPace::Immediate && has_passed {
+        return None;
+    }
     let those = |is_one: &dyn Fn(&WorkerTrust) -> bool| -> Option<Vec<String>> {
         let names: Vec<String> =
             others.iter().filter(|worker| is_one(worker)).map(|worker| worker.name.clone()).collect();
@@ -81,6 +90,9 @@ pub(super) fn unconfirmed(
     if let Some(names) = those(&|worker| worker.is_ready && worker.trusted.is_some()) {
         return Some(RotationStep::Wait(WaitKind::InProgress, RotationBlocker::Workers { names, phase }));
     }
+    if pace == RotationPace::Immediate {
+        return None;
+    }
     if let Some(names) = those(&|worker| worker.is_ready) {
         return Some(RotationStep::Wait(WaitKind::Blocked, RotationBlocker::SilentWorkers(names)));
     }
@@ -88,6 +100,18 @@ pub(super) fn unconfirmed(
     let deadline = deadline(tenant, rotation).filter(|until| phase != RotationPhase::Retiring && now.0 < until.0)?;
     let names = those(&|_| true)?;
     Some(RotationStep::Wait(WaitKind::Blocked, RotationBlocker::AbsentWorkers { names, until: deadline }))
+}
+
+/// The workers that have not confirmed what a phase requires.
+pub(super) fn left_behind(tenant: &Tenant, seen: &PassObservation, phase: RotationPhase) -> Vec<String> {
+    let workers = seen.workers.get(tenant.id).and_then(ObservedValue::known).into_iter().flatten();
+    let wanted = ConfirmedTrust::of(tenant, seen, phase);
+    // A worker with certificates of the new authority reads the last bundle later.
+    let follows = |worker: &WorkerTrust| {
+        wanted.is_of(worker)
+            || (phase == RotationPhase::Retiring && wanted.issuers.is_some() && worker.issuers == wanted.issuers)
+    };
+    workers.filter(|worker| !follows(worker)).map(|worker| worker.name.clone()).collect()
 }
 
 /// When a phase ends although workers are away.

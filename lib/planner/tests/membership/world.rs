@@ -74,6 +74,8 @@ pub(super) struct World {
     pub(super) rewrite: SecretRewrite,
     /// What each worker reports.
     pub(super) workers: Vec<WorkerTrust>,
+    /// A worker that is ready, and does not follow.
+    pub(super) stuck_worker: Option<String>,
     /// When the previous generation of each authority ends.
     pub(super) previous_ends: Timestamp,
     /// Whether each pass records the digests of keys.
@@ -110,6 +112,7 @@ impl World {
             restored: None,
             rewrite: SecretRewrite::default(),
             workers: Vec::new(),
+            stuck_worker: None,
             previous_ends: Timestamp::MAX,
             records_keys: false,
             now: Timestamp::UNIX_EPOCH,
@@ -254,7 +257,9 @@ impl World {
         let file = |path: &str| pod.files.iter().find(|file| file.path == path).map(|file| file.content.clone());
         let (bundle, config) = (file("ca.crt").unwrap(), file("cluster-controller.json").unwrap());
         let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
-        for worker in self.workers.iter_mut().filter(|worker| worker.is_ready) {
+        for worker in
+            self.workers.iter_mut().filter(|worker| worker.is_ready && self.stuck_worker.as_ref() != Some(&worker.name))
+        {
             worker.trusted = Some(sha256_hex(&bundle));
             if let Some(issuer) = config["issuer"].as_str() {
                 let digits: Vec<String> = issuer.bytes().map(|byte| format!("{byte:02x}")).collect();
