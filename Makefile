@@ -46,16 +46,16 @@ lint-deny: ## All that cargo-deny checks, advisories included; installs it where
 .PHONY: soak
 soak: build fuzz conformance upgrades ## The long runs: tests that are marked as ignored
 	@hack/release.sh v0.1.0 423c4ae
-	@cargo test --workspace -- --ignored --skip conformance --skip from_the_oldest_minor_version
+	@cargo test --workspace -- --ignored --skip conformance --skip from_the_oldest_minor_version --skip beside_kubeadm
 
 .PHONY: conformance
 conformance: build ## The conformance tests of Kubernetes; writes docs/conformance.md
 	@hack/conformance.sh
 
 .PHONY: upgrades
-upgrades: build ## A cluster with workers from the oldest supported minor version of Kubernetes to the newest
+upgrades: build ## Every minor version of Kubernetes, and every rotation, while clients send requests; kubeadm beside it
 	@cargo xtask images --earlier-minors --missing
-	@cargo test --workspace --test upgrades -- --ignored --nocapture
+	@cargo test --workspace --test upgrades -- --ignored --nocapture --test-threads 1
 
 .PHONY: fuzz
 fuzz: setup ## Inputs that libFuzzer makes up, for a minute of each kind

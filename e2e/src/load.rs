@@ -60,6 +60,8 @@ pub struct Report {
     pub longest: Duration,
     /// The longest time between two events of the watch.
     pub longest_silence: Duration,
+    /// The longest time between two successful responses, to whichever request.
+    pub longest_outage: Duration,
     /// The duration of the lap.
     pub took: Duration,
 }
@@ -69,6 +71,8 @@ struct LoadState {
     stop: CancellationToken,
     /// The newest number whose write was acknowledged.
     written: AtomicU64,
+    /// The time of the newest successful response.
+    answered: Mutex<Instant>,
     /// The report of the current lap, with its start.
     report: Mutex<(Instant, Report)>,
 }
@@ -85,6 +89,7 @@ impl Load {
             client: LoadClient::of_user(servers, &kubectl.kubeconfig()),
             stop: CancellationToken::new(),
             written: AtomicU64::new(0),
+            answered: Mutex::new(Instant::now()),
             report: Mutex::new((Instant::now(), Report::default())),
         });
         let worker = thread::spawn({
@@ -167,6 +172,7 @@ impl fmt::Display for Report {
             self.retries,
             self.longest.as_millis(),
         )?;
+        write!(f, ", no response for at most {} ms", self.longest_outage.as_millis())?;
         if self.longest_silence.is_zero() {
             return Ok(());
         }
@@ -211,11 +217,21 @@ impl LoadState {
         Report { took: since.elapsed(), ..report }
     }
 
+    /// Returns the time since the previous successful response.
+    fn ended_outage(&self) -> Duration {
+        let previous = std::mem::replace(&mut *self.answered.lock().unwrap(), Instant::now());
+        previous.elapsed()
+    }
+
     /// Sends one request, with retries until the window ends.
     async fn request(&self, kept: &mut KeepAliveConnection, method: Method, path: &str, body: &str) -> Option<Value> {
         let started = Instant::now();
         let asked = self.client.request(kept, method.clone(), path, body, WINDOW).await;
-        self.note(|report| report.count(&format!("{method} {path}"), &asked, started.elapsed()));
+        let outage = if asked.answer.is_ok() { self.ended_outage() } else { Duration::ZERO };
+        self.note(|report| {
+            report.count(&format!("{method} {path}"), &asked, started.elapsed());
+            report.longest_outage = report.longest_outage.max(outage);
+        });
         asked.answer.ok()
     }
 
@@ -297,7 +313,10 @@ impl LoadState {
                 return;
             }
             if last.elapsed() > WINDOW + SILENCE {
-                self.note(|report| report.failures.push(format!("{written} was written, the watch saw {seen}")));
+                self.note(|report| {
+                    report.longest_silence = report.longest_silence.max(last.elapsed());
+                    report.failures.push(format!("{written} was written, the watch saw {seen}"));
+                });
                 return;
             }
         }

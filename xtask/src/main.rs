@@ -56,7 +56,7 @@ images builds container images and programs in the cache: $KEELWAY_CACHE, or kee
   --no-tests     omit what only tests use: helm, crictl, ..
   --conformance  instead of all others, the programs and images of Kubernetes' conformance tests
   --earlier-minors
-                 instead of all others, the images of the supported minor versions of Kubernetes before the newest
+                 instead of all others, the images of the supported minor versions of Kubernetes before the newest, and kubeadm
   --only NAME,.. only these products: etcd, kubectl, ..
   --list         list the products and whether they exist, and build nothing
   --pull         for machines that pull images: build only the programs that are not in PATH

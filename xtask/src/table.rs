@@ -46,7 +46,7 @@ pub(crate) enum ProductSet {
     Standard,
     /// What Kubernetes' conformance tests run. Only `make conformance` makes them.
     Conformance,
-    /// The images of the other supported minor versions of Kubernetes. Only `make soak` makes them.
+    /// The images of the other supported minor versions of Kubernetes, and kubeadm. Only `make upgrades` makes them.
     EarlierMinors,
 }
 
@@ -538,6 +538,13 @@ fn node(release: Release) -> ImageDefinition {
         command: vec!["--version"],
         ..ImageDefinition::default()
     }
+}
+
+/// Returns an image with kubeadm. There is no public one. A test copies the program from it, as a worker copies its kubelet.
+fn kubeadm(release: Release) -> ImageDefinition {
+    let at = "/usr/local/bin/kubeadm";
+    let kubeadm = kubernetes(release, "kubeadm", at);
+    ImageDefinition { set: ProductSet::EarlierMinors, ..kubeadm }
 }
 
 /// Returns an image of one program, which is the entrypoint and is named as the last element of its path.

@@ -1,7 +1,8 @@
 //! A highly available cluster with two workers is upgraded from the oldest supported minor version of Kubernetes to the newest while clients send
-//! requests. No request fails, and no pod of a user is restarted.
+//! requests. No request fails, and no pod of a user is restarted. Another test compares upgrades with those of kubeadm.
 //!
-//! It needs what the tests of `workers` need, and the images of `cargo xtask images --earlier-minors`. `make upgrades` builds them and runs it.
+//! They need what the tests of `workers` need, and the images of `cargo xtask images --earlier-minors`. `make upgrades` builds them and runs both, one
+//! after the other.
 
 #![expect(
     clippy::unwrap_used,
@@ -10,6 +11,7 @@
 )]
 
 mod archives;
+mod kubeadm;
 mod sessions;
 mod steps;
 
@@ -31,14 +33,20 @@ fn no_request_fails_from_the_oldest_minor_version_to_the_newest() {
     on_own_host("no_request_fails_from_the_oldest_minor_version_to_the_newest", || scenario("e2emin"));
 }
 
+#[test]
+#[ignore = "long: it needs kubeadm, and the images of the second newest minor version"]
+fn an_upgrade_beside_kubeadm() {
+    on_own_host("an_upgrade_beside_kubeadm", || kubeadm::compare("e2eadm"));
+}
+
 fn scenario(tag: &str) {
+    let [oldest, next, ..] = MINORS.each_ref().map(MinorRelease::newest_tested);
     let worker_fleet = WorkerFleet::with_private(tag, "2", "3");
-    archives::import_on_hypervisors(&worker_fleet);
+    archives::import_on_hypervisors(&worker_fleet, oldest);
     for (worker, nat) in WORKERS {
         worker_fleet.create_worker(worker, nat);
-        archives::import_on_worker(&worker_fleet, worker);
+        archives::import_on_worker(&worker_fleet, worker, oldest);
     }
-    let [oldest, next, ..] = MINORS.each_ref().map(MinorRelease::newest_tested);
     let version = oldest.to_string();
     let replicas = ["--etcd-replicas", "3", "--control-plane-replicas", "2", "--version", &version];
     worker_fleet.inject("c1", &replicas);
@@ -53,7 +61,7 @@ fn scenario(tag: &str) {
     for to in [next, release::newest()] {
         let load = Load::start(&cluster.kubectl);
         let sessions = Sessions::start(&cluster.kubectl, "on-w1");
-        steps::upgrade(&worker_fleet, to);
+        let _ = steps::upgrade(&worker_fleet, to);
         let (sessions, load) = (sessions.end(), load.end());
         sessions.assert_good();
         load.assert_good();

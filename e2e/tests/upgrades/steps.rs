@@ -14,26 +14,39 @@ use keelway_e2e::{
 
 use crate::archives::OF_KUBERNETES;
 
-/// For all minor versions on the way.
-const UPGRADE: Duration = Duration::from_secs(1200);
+/// For an upgrade with all minor versions on the way, and for each command of a rotation.
+const LONG: Duration = Duration::from_secs(1200);
 
-pub(crate) fn upgrade(worker_fleet: &WorkerFleet, to: Release) {
+/// Upgrades the cluster, and returns how long that took.
+pub(crate) fn upgrade(worker_fleet: &WorkerFleet, to: Release) -> Duration {
     worker_fleet.write(&["cluster", "upgrade", "--name", "c1", "--to", &to.to_string()]);
     let plan = worker_fleet.keelway(&["plan"]).succeeded().text().to_owned();
     println!("{plan}");
+    settle(worker_fleet, &format!("the cluster runs Kubernetes {to}"))
+}
+
+/// Reconciles until there is nothing left to do, and returns how long that took. A pass ends after five minutes, and the next one continues.
+pub(crate) fn settle(worker_fleet: &WorkerFleet, what: &str) -> Duration {
     let started = Instant::now();
-    // A pass ends after five minutes, and the next one continues.
-    deadline::until("the cluster is upgraded", UPGRADE, || {
+    deadline::until(what, LONG, || {
         let reconciled = worker_fleet.keelway(&["reconcile"]);
         let is_settled = reconciled.code() == 0;
         worker_fleet.replace_documents(reconciled.stdout);
         is_settled
     });
-    println!("{}  until the cluster ran Kubernetes {to}", millis(started.elapsed()));
+    let took = started.elapsed();
+    println!("{}  until {what}", millis(took));
+    took
 }
 
 /// Every component, and the add-ons on workers, are of this release.
 pub(crate) fn runs(worker_fleet: &WorkerFleet, cluster: &TestCluster, release: Release) {
+    control_plane_runs(worker_fleet, cluster, release);
+    add_ons_run(cluster, release);
+}
+
+/// Every component that belongs to a release is of this one.
+pub(crate) fn control_plane_runs(worker_fleet: &WorkerFleet, cluster: &TestCluster, release: Release) {
     let documents = worker_fleet.documents();
     let status = cluster.document(&documents).status.as_ref().unwrap();
     assert_eq!(status.version.as_deref(), Some(release.to_string().as_str()));
@@ -44,6 +57,9 @@ pub(crate) fn runs(worker_fleet: &WorkerFleet, cluster: &TestCluster, release: R
         );
     }
     assert_eq!(images(worker_fleet, cluster, Role::Etcd), BTreeSet::from([release.etcd_image(None)]));
+}
+
+fn add_ons_run(cluster: &TestCluster, release: Release) {
     let add_ons = [
         ("daemonset/kube-proxy", release.kubernetes_image("kube-proxy", None)),
         ("deployment/coredns", release.coredns_image(None)),
@@ -53,9 +69,14 @@ pub(crate) fn runs(worker_fleet: &WorkerFleet, cluster: &TestCluster, release: R
         deadline::until(&format!("{add_on} is to run {image}"), deadline::KUBERNETES, || {
             cluster.kubectl.run(&["get", add_on, "--namespace=kube-system", "--output", path]).text() == image
         });
-        let status = ["rollout", "status", add_on, "--namespace=kube-system", "--timeout=180s"];
-        let _ = cluster.kubectl.run(&status).succeeded();
+        is_rolled_out(cluster, add_on);
     }
+}
+
+/// All pods of an add-on are of its newest template, and ready.
+pub(crate) fn is_rolled_out(cluster: &TestCluster, add_on: &str) {
+    let status = ["rollout", "status", add_on, "--namespace=kube-system", "--timeout=170s"];
+    let _ = cluster.kubectl.run(&status).succeeded();
 }
 
 fn images(worker_fleet: &WorkerFleet, cluster: &TestCluster, role: Role) -> BTreeSet<String> {

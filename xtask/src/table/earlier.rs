@@ -1,6 +1,6 @@
-//! The images of the supported minor versions of Kubernetes before the newest.
+//! The images of the supported minor versions of Kubernetes before the newest, and the kubeadm that upgrades are compared with.
 
-use super::{ImageDefinition, Product, ProductSet, images_of, release};
+use super::{ImageDefinition, Product, ProductSet, images_of, kubeadm, release};
 use crate::release::MINORS;
 
 pub(super) fn products() -> Vec<Product> {
@@ -15,5 +15,8 @@ pub(super) fn products() -> Vec<Product> {
             }
         }
     }
-    images.into_iter().map(Product::Image).collect()
+    // kubeadm creates a cluster of its own minor version, and upgrades one of the minor version before.
+    let [.., previous, newest] = &MINORS;
+    let kubeadms = [previous, newest].map(|row| kubeadm(row.newest_tested()));
+    images.into_iter().chain(kubeadms).map(Product::Image).collect()
 }
