@@ -1,5 +1,6 @@
-//! A highly available cluster with two workers is upgraded from the oldest supported minor version of Kubernetes to the newest while clients send
-//! requests. No request fails, and no pod of a user is restarted. Another test compares upgrades with those of kubeadm.
+//! A highly available cluster with two workers is upgraded from the oldest supported minor version of Kubernetes to the newest, and then each of its
+//! keys and authorities is rotated, while clients send requests. No request fails, and no pod of a user is restarted. Another test compares upgrades
+//! with those of kubeadm.
 //!
 //! They need what the tests of `workers` need, and the images of `cargo xtask images --earlier-minors`. `make upgrades` builds them and runs both, one
 //! after the other.
@@ -12,6 +13,7 @@
 
 mod archives;
 mod kubeadm;
+mod rotations;
 mod sessions;
 mod steps;
 
@@ -70,10 +72,14 @@ fn scenario(tag: &str) {
         assert_eq!(steps::kubelets(&cluster), [&oldest, &oldest].map(|kubelet| format!("v{kubelet}")));
     }
     steps::upgrade_workers(&worker_fleet, &cluster, release::newest());
+
+    // The workers were drained.
+    cluster.start_peers();
+    rotations::rotate_each(&worker_fleet, &cluster);
 }
 
 /// Returns the containers of the user's pods.
-fn containers(cluster: &TestCluster) -> String {
+pub(crate) fn containers(cluster: &TestCluster) -> String {
     let path = "jsonpath={range .items[*]}{.status.containerStatuses[*].containerID} {end}";
     cluster.kubectl.run(&["get", "pods", "--selector=app=peer", "--output", path]).succeeded().text().to_owned()
 }

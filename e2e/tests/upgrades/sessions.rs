@@ -2,6 +2,7 @@
 //! refuses its connection.
 
 use std::{
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keelway_e2e::Kubectl;
+use keelway_e2e::{Kubectl, outage};
 
 /// What kubectl prints if nothing listens at the address.
 const REFUSED: &str = "was refused - did you specify the right host or port?";
@@ -26,6 +27,10 @@ pub(crate) struct SessionReport {
     ended_well: usize,
     failures: Vec<String>,
     longest: Duration,
+    /// The end of the newest session that ended well.
+    newest: Option<Instant>,
+    /// The longest time between the ends of two sessions that ended well.
+    longest_outage: Duration,
 }
 
 impl Sessions {
@@ -50,9 +55,12 @@ impl Sessions {
         Self { stop, worker }
     }
 
+    /// Ends the loop after its current command, and prints and returns its report.
     pub(crate) fn end(self) -> SessionReport {
         self.stop.store(true, Ordering::SeqCst);
-        self.worker.join().unwrap()
+        let report = self.worker.join().unwrap();
+        println!("{report}");
+        report
     }
 }
 
@@ -62,21 +70,42 @@ impl SessionReport {
         let mut attempts = ingresses.iter().map(|ingress| ingress.run(command));
         let finished = attempts.find(|finished| !finished.stderr.contains(REFUSED));
         self.longest = self.longest.max(started.elapsed());
-        match finished {
-            Some(finished) if finished.code() == 0 && finished.text().contains(wanted) => self.ended_well += 1,
-            Some(finished) => self.failures.push(format!("{command:?}: {}{}", finished.text(), finished.stderr)),
-            None => self.failures.push(format!("{command:?}: each ingress refused the connection")),
-        }
+        let failure = match finished {
+            Some(finished) if finished.code() == 0 && finished.text().contains(wanted) => {
+                self.ended_well += 1;
+                let outage = self.newest.replace(Instant::now()).map_or(Duration::ZERO, |newest| newest.elapsed());
+                self.longest_outage = self.longest_outage.max(outage);
+                return;
+            }
+            Some(finished) => format!("{}{}", finished.text(), finished.stderr),
+            None => "each ingress refused the connection".to_owned(),
+        };
+        // With the time, the cause can be found in the logs of components.
+        self.failures.push(format!("{command:?}, ended at {:.3}: {failure}", outage::now()));
     }
 
+    /// Fails the test unless there were sessions and all of them ended well.
     pub(crate) fn assert_good(&self) {
-        let Self { ended_well, failures, longest } = self;
-        println!(
-            "exec and logs: {ended_well} ended well, {} failed; the longest took {} ms",
-            failures.len(),
-            longest.as_millis()
-        );
-        assert!(failures.is_empty(), "{}", failures.join("\n"));
-        assert!(*ended_well > 0, "no session ended");
+        assert!(self.failures.is_empty(), "{self}\n{}", self.failures.join("\n"));
+        assert!(self.ended_well > 0, "{self}");
+    }
+
+    /// Prints what kubectl printed in sessions that failed.
+    pub(crate) fn print_failures(&self) {
+        self.failures.iter().for_each(|failure| println!("{}", failure.trim_end()));
+    }
+
+    /// Returns the sessions that ended well, those that failed, and the longest time without one that ended well, as cells of a table.
+    pub(crate) fn cells(&self) -> String {
+        let Self { ended_well, failures, longest_outage, .. } = self;
+        format!("{ended_well} | {} | {:.1} s", failures.len(), longest_outage.as_secs_f64())
+    }
+}
+
+impl fmt::Display for SessionReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ended_well, failures, longest, longest_outage, .. } = self;
+        let (failed, longest, outage) = (failures.len(), longest.as_millis(), longest_outage.as_millis());
+        write!(f, "exec and logs: {ended_well} ended well, {failed} failed; longest {longest} ms, none for {outage} ms")
     }
 }
