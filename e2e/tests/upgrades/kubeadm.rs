@@ -70,7 +70,9 @@ pub(crate) fn compare(tag: &str) {
     }
     println!("| {previous} to {newest} | Time | Requests | Failed | Longest request | Longest time without response |");
     println!("|---|---|---|---|---|---|");
-    upgrades.iter().for_each(|upgrade| println!("{}", upgrade.row()));
+    for upgrade in &upgrades {
+        println!("{}", upgrade.row());
+    }
     // With one API server, requests may fail.
     upgrades.last().unwrap().load.assert_good();
 }

@@ -35,7 +35,9 @@ pub(crate) fn rotate_each(worker_fleet: &WorkerFleet, cluster: &TestCluster) {
     for key in RotatedKey::ALL {
         steps.push(RotationStep::run(worker_fleet, cluster, key, RotationPhase::Prepared));
         if key == RotatedKey::KubernetesAuthority {
-            ADD_ONS.iter().for_each(|add_on| steps::is_rolled_out(cluster, add_on));
+            for add_on in ADD_ONS {
+                steps::is_rolled_out(cluster, add_on);
+            }
         }
         steps.push(RotationStep::run(worker_fleet, cluster, key, RotationPhase::Completed));
         if matches!(key, RotatedKey::FrontProxyAuthority | RotatedKey::KubernetesAuthority) {
@@ -51,7 +53,9 @@ fn print(steps: &[RotationStep]) {
     let of_clients = "Requests | Failed | Longest request | Longest silence of the watch";
     println!("| Key | Until | Time | {of_clients} | Sessions | Failed | Longest time without session |");
     println!("|---|---|---|---|---|---|---|---|---|---|");
-    steps.iter().for_each(|step| println!("{}", step.row()));
+    for step in steps {
+        println!("{}", step.row());
+    }
 }
 
 impl RotationStep {
