@@ -23,7 +23,7 @@ pub(crate) struct RotateArguments {
     /// Remove the previous key. Everything that only the previous key verifies or decrypts is invalid from then on
     #[arg(long)]
     complete: bool,
-    /// Remove the previous key as soon as possible, because it was stolen: begin and complete the rotation, or complete the one that runs, and wait for nothing that does not respond
+    /// Remove the previous key as soon as possible, because it was stolen: begin and complete a rotation, or complete the one that runs. See docs/rotation.md
     #[arg(long, conflicts_with = "complete")]
     now: bool,
 }

@@ -2,10 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use keelway_api::{
-    image_override::reported_name,
-    machine::{MachineConfig, MachineState, fetch_failure},
-};
+use keelway_api::machine::{MachineConfig, MachineState, fetch_failure};
 use keelway_base::{backoff::Backoff, error_chain::chain_text};
 use keelway_machine::{action::WantedImage, supervise::MonotonicTime};
 use keelway_machine_io::{image::Images, local::LocalMachine};
@@ -91,7 +88,7 @@ impl Prefetch {
 /// The images that the machine lacks, by name.
 fn missing(config: &MachineConfig, state: &MachineState) -> BTreeMap<String, WantedImage> {
     let of_pod = config.pods.values().flat_map(|pod| pod.prefetch.iter().map(move |image| (pod, image)));
-    let missing = of_pod.filter(|(_, image)| !state.images.contains(&*reported_name(image)));
+    let missing = of_pod.filter(|(_, image)| !state.has_image(image));
     let wanted = missing.map(|(pod, image)| {
         let credentials = pod.registries.get(image).cloned();
         (image.clone(), WantedImage { name: image.clone(), credentials })

@@ -306,8 +306,14 @@ impl AgentReconciler {
                     Some(_) => self.next_look = Instant::now() + RETRY,
                 }
             }
-            FinishedTask::Images(cleaned) => self.cleaned(&cleaned),
-            FinishedTask::Prefetch(result) => self.prefetched(result),
+            FinishedTask::Images(cleaned) => {
+                let events = self.cleanup.done(&cleaned);
+                self.note_images(events, reason::IMAGE_REMOVED);
+            }
+            FinishedTask::Prefetch(result) => {
+                let events = self.prefetch.done(self.now(), result);
+                self.note_images(events, reason::PULLED);
+            }
             FinishedTask::Answer(answer) => self.handle_probe_result(answer),
         }
     }
@@ -333,27 +339,15 @@ impl AgentReconciler {
         }
     }
 
-    fn cleaned(&mut self, cleaned: &CleanupResult) {
-        for (failed, message) in self.cleanup.done(cleaned) {
+    /// Reports what was done with each image: whether it failed, and a message. `reason` is that of success.
+    fn note_images(&mut self, events: Vec<(bool, String)>, reason: &str) {
+        for (failed, message) in events {
             if failed {
                 tracing::warn!("{message}");
                 self.note_machine((true, reason::FAILED), &message);
             } else {
                 tracing::info!("{message}");
-                self.note_machine((false, reason::IMAGE_REMOVED), &message);
-            }
-        }
-        self.dirty = true;
-    }
-
-    fn prefetched(&mut self, result: PrefetchResult) {
-        for (failed, message) in self.prefetch.done(self.now(), result) {
-            if failed {
-                tracing::warn!("{message}");
-                self.note_machine((true, reason::FAILED), &message);
-            } else {
-                tracing::info!("{message}");
-                self.note_machine((false, reason::PULLED), &message);
+                self.note_machine((false, reason), &message);
             }
         }
         self.dirty = true;

@@ -278,10 +278,12 @@ impl Cluster {
         self.rotation(key).filter(|rotation| rotation.is_running())
     }
 
-    /// Returns whether the rotation of a key that runs is to end as soon as possible.
+    /// Returns whether the rotation of a key that runs does not wait for what does not respond. That of the encryption key always waits: an API server that
+    /// cannot be observed may write Secrets with the previous key, which no other one could read without it.
     #[must_use]
     pub fn rotates_immediately(&self, key: RotatedKey) -> bool {
-        let request = self.spec.rotations.request(key).filter(|request| request.immediate);
+        let is_possible = key != RotatedKey::Encryption;
+        let request = self.spec.rotations.request(key).filter(|request| is_possible && request.immediate);
         let running = self.running_rotation(key);
         request.zip(running).is_some_and(|(request, running)| request.requested_at == running.requested_at)
     }

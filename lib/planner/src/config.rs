@@ -14,6 +14,7 @@ use keelway_api::{
     hypervisor::Applied,
     machine::{ConfigFormat, DataRemoval, Digest, MachineConfig, MachineState, Pod, config_digest},
     name::{ClusterId, HypervisorName, PodName},
+    release::find,
 };
 
 use crate::{
@@ -167,9 +168,10 @@ impl<'a> Configs<'a> {
 
     /// Whether the machine of a component is to fetch the images of its next release.
     fn prefetches(&self, tenant: &Tenant, spec: &ComponentSpec) -> bool {
-        let may_change = self.documents.faults_of_change(tenant.document).is_empty();
-        let is_able = self.seen.machine(&spec.hypervisor).is_some_and(|state| state.prefetches);
-        is_able && may_change && !tenant.cluster.paused && !tenant.document.deleted()
+        let is_able = || self.seen.machine(&spec.hypervisor).is_some_and(|state| state.prefetches);
+        let may_change = || self.documents.faults_of_change(tenant.document).is_empty();
+        let is_outdated = find(&spec.version).is_some_and(|runs| runs != tenant.cluster.release);
+        is_outdated && !tenant.cluster.paused && !tenant.document.deleted() && is_able() && may_change()
     }
 }
 

@@ -18,8 +18,8 @@
 //! Then Retiring begins with new certificates for them, and the previous generation is removed once they are in use.
 //!
 //! An immediate rotation, of a key that was stolen, does not wait for machines that do not respond. For workers it waits for a short time, because
-//! whoever has the key can register workers that never follow. The encryption key has none: a Secret that an unobserved API server writes could not be
-//! read without the previous key.
+//! the thief can register workers that never follow. The encryption key has no immediate rotation: if an unobserved API server writes a Secret, nothing
+//! can read it without the previous key.
 //!
 //! A component on a machine that does not respond may run with the keys of before, so it keeps the phase. So does a component that leaves, until it has
 //! left.
@@ -94,7 +94,7 @@ enum RotationStep {
     Wait(WaitKind, RotationBlocker),
 }
 
-/// The highest number of names in `leftBehind`. Whoever has the key can register any number of workers.
+/// The highest number of names in `leftBehind`. The thief of a key can register any number of workers.
 const MOST_NAMES: usize = 100;
 
 /// What a rotation waits for.
@@ -108,9 +108,7 @@ enum RotationPace {
 
 impl RotationPace {
     fn of(tenant: &Tenant, key: RotatedKey) -> Self {
-        // An API server that cannot be observed may write Secrets with the previous key, which no other one could read without it.
-        let is_immediate = key != RotatedKey::Encryption && tenant.document.rotates_immediately(key);
-        if is_immediate { Self::Immediate } else { Self::Careful }
+        if tenant.document.rotates_immediately(key) { Self::Immediate } else { Self::Careful }
     }
 }
 

@@ -11,7 +11,6 @@ use keelway_api::{
     Cluster, Component, Documents, Time,
     component::ComponentSpec,
     condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
-    image_override::reported_name,
     machine::{ObservedValue, fetch_failure},
     name::{ClusterId, ClusterRef, PodName},
     release::{Release, find},
@@ -237,7 +236,7 @@ fn machine_blocker(
             return Some(WaitBlocker::UpgradeOnFullDisk { version, machine });
         }
         let images = PodInputs::of(tenant, world, pod, spec)?.next_images();
-        let image = images.into_iter().find(|image| !state.images.contains(&*reported_name(image)))?;
+        let image = images.into_iter().find(|image| !state.has_image(image))?;
         let failure = state.failures.iter().find(|failure| failure.starts_with(&fetch_failure(&image, ""))).cloned();
         Some(WaitBlocker::Prefetch { version, machine, image, failure: failure.unwrap_or_default() })
     })

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::{Container, PodDigests, STATE_DIRECTORY, STOP_LABEL};
 use crate::{
     Time,
+    image_override::reported_name,
     machine::{
         SMALLEST_QUOTA,
         amount::{Amount, Disk},
@@ -207,6 +208,12 @@ impl MachineState {
             restores: true,
             prefetches: false,
         }
+    }
+
+    /// Returns whether the machine has an image, under the name that runtimes report.
+    #[must_use]
+    pub fn has_image(&self, image: &str) -> bool {
+        self.images.contains(&*reported_name(image))
     }
 
     /// Returns whether the containers of a pod passed their check by the machine's agent.

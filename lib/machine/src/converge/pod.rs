@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use keelway_api::{
-    image_override::reported_name,
     machine::{
         Container, ContainerPhase, ContainerState, MachineState, OnChange, Pod, PodDigests, SandboxState, Start,
     },
@@ -151,7 +150,7 @@ fn images_of(pod: &Pod) -> BTreeSet<&String> {
 }
 
 fn fetch(pod: &Pod, images: BTreeSet<&String>, state: &MachineState) -> Vec<PodAction> {
-    let missing = images.into_iter().filter(|image| !state.images.contains(&*reported_name(image)));
+    let missing = images.into_iter().filter(|image| !state.has_image(image));
     let wanted = |name: &String| WantedImage { name: name.clone(), credentials: pod.registries.get(name).cloned() };
     missing.map(|name| PodAction::EnsureImage(wanted(name))).collect()
 }

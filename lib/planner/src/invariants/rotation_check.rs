@@ -85,7 +85,7 @@ pub(super) fn keys_are_verified(step: &PlanTransition) -> Vec<String> {
             let Some((before, after)) = both.filter(|(before, after)| before != after) else { continue };
             let configs = configs.get_or_insert_with(|| machine_configs(step.before, step.seen).unwrap_or_default());
             let Some(UsedKey { files, value }) = UsedKey::of(key, before, after) else { continue };
-            let is_immediate = key != RotatedKey::Encryption && cluster.rotates_immediately(key);
+            let is_immediate = cluster.rotates_immediately(key);
             for (role, path) in files {
                 let concerned =
                     of_role(step, configs, id, *role).filter(|(pod, _)| !is_immediate || responds(step, pod));
