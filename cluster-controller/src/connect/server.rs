@@ -129,6 +129,7 @@ where
         last.is_older_than(IDLE).await;
     };
     tokio::select! {
+        biased; // What arrived is carried before the tunnel counts as idle.
         copied = copy_bidirectional_with_sizes(&mut client, &mut stream, COPIED, COPIED) => {
             if let Err(error) = copied {
                 tracing::debug!(%error, "a tunnel failed");
