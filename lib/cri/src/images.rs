@@ -25,12 +25,10 @@ use futures::{SinkExt, channel::mpsc};
 use prost::{Message, Name};
 use prost_types::{Any, Timestamp};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tonic::{Code, Request, Status, Streaming, metadata::MetadataValue, transport::Channel};
+use tonic::{Code, Request, Status, Streaming, transport::Channel};
 
-use crate::{CriError, CriRuntime, Operation};
+use crate::{CriError, CriRuntime, Operation, containerd::in_namespace};
 
-/// The containerd namespace that CRI uses.
-const NAMESPACE: &str = "k8s.io";
 /// The largest piece of an archive that containerd's own client sends, in bytes.
 const PIECE: usize = 32 << 10;
 /// How often to query CRI for an image. CRI learns of images by an internal event that clients cannot wait for.
@@ -284,10 +282,4 @@ fn unique_id(purpose: &str) -> String {
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     format!("keelway-{purpose}-{}-{}-{count}", now.as_nanos(), process::id())
-}
-
-fn in_namespace<T>(message: T) -> Request<T> {
-    let mut request = Request::new(message);
-    request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(NAMESPACE));
-    request
 }

@@ -8,6 +8,7 @@
 //!
 //! The feature `fake` adds a runtime in memory. The feature `testing` adds private containerds for live tests.
 
+mod containerd;
 mod deadlines;
 mod error;
 mod events;
@@ -15,6 +16,7 @@ pub mod exec;
 #[cfg(feature = "fake")]
 pub mod fake;
 pub mod images;
+mod leaked_task;
 mod observed;
 pub mod proxy;
 mod runtime;

@@ -1,10 +1,12 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use k8s_cri::v1;
+use tonic::Code;
 
 use super::{CriRuntime, gone_is_fine, pid_of, within};
 use crate::{
     ContainerSpec, ContainerStatus, ContainerUsage, CriContainer, CriError, ExecOutput, Operation, SandboxSpec,
+    leaked_task,
 };
 
 impl CriRuntime {
@@ -46,9 +48,28 @@ impl CriRuntime {
 
     /// Removes a container, and kills it first if it runs. Succeeds if the container is gone.
     pub async fn remove_container(&self, id: &str) -> Result<(), CriError> {
+        match self.try_to_remove_container(id).await {
+            Err(CriError::Refused { answer, .. }) if answer.code() == Code::FailedPrecondition => {
+                self.end_leaked_task(id, answer.message()).await;
+                self.try_to_remove_container(id).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn try_to_remove_container(&self, id: &str) -> Result<(), CriError> {
         let request = v1::RemoveContainerRequest { container_id: id.to_owned() };
         let answer = self.change("RemoveContainer", id, self.runtime_service().remove_container(request)).await;
         gone_is_fine(answer).map(|_| ())
+    }
+
+    /// Ends the task of a container that the runtime refused to remove. If this fails, the runtime refuses the next attempt, too.
+    async fn end_leaked_task(&self, id: &str, refusal: &str) {
+        match tokio::time::timeout(self.deadlines.change, leaked_task::end(self.channel(), id)).await {
+            Ok(Ok(())) => tracing::info!(container = id, refusal, "ended the task of a container"),
+            Ok(Err(status)) => tracing::warn!(container = id, refusal, %status, "cannot end the task of a container"),
+            Err(_) => tracing::warn!(container = id, refusal, "the task of a container does not end"),
+        }
     }
 
     /// Makes the runtime open the log of a running container again at its path, after a rotation moved the file.

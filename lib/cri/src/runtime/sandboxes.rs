@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use k8s_cri::v1;
+use tonic::Code;
 
 use super::{CriRuntime, gone_is_fine, pid_of};
 use crate::{CriError, CriSandbox, Operation, SandboxSpec};
@@ -24,6 +25,20 @@ impl CriRuntime {
 
     /// Removes a sandbox with all its containers, also running ones. Succeeds if the sandbox is gone.
     pub async fn remove_pod_sandbox(&self, id: &str) -> Result<(), CriError> {
+        match self.try_to_remove_pod_sandbox(id).await {
+            Err(CriError::Refused { answer, .. }) if answer.code() == Code::FailedPrecondition => {
+                for container in self.list_containers(&BTreeMap::new()).await? {
+                    if container.sandbox_id == id {
+                        self.remove_container(&container.id).await?;
+                    }
+                }
+                self.try_to_remove_pod_sandbox(id).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn try_to_remove_pod_sandbox(&self, id: &str) -> Result<(), CriError> {
         let request = v1::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
         let answer = self.change("RemovePodSandbox", id, self.runtime_service().remove_pod_sandbox(request)).await;
         gone_is_fine(answer).map(|_| ())

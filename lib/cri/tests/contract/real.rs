@@ -2,9 +2,14 @@
 
 use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, path::Path};
 
-use containerd_client::services::v1::{GetImageRequest, images_client::ImagesClient};
+use containerd_client::services::v1::{
+    CreateTaskRequest, GetImageRequest, StartRequest,
+    images_client::ImagesClient,
+    snapshots::{MountsRequest, snapshots_client::SnapshotsClient},
+    tasks_client::TasksClient,
+};
 use keelway_cri::{
-    CriCgroupDriver, CriError, CriMount, CriResources, CriSandboxState,
+    CriCgroupDriver, CriContainerState, CriError, CriMount, CriResources, CriSandboxState,
     testing::{Containerd, ImageArchive, PROGRAM},
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -31,6 +36,7 @@ cases! {
     limits_reach_the_cgroup,
     logs_are_written_where_they_should,
     killed_processes_are_seen,
+    tasks_that_the_runtime_lost_are_ended,
     imported_images_are_managed_by_cri,
     image_is_replaced_by_one_of_the_same_name,
     oci_layout_is_imported,
@@ -179,13 +185,47 @@ fn kill(pid: Option<u32>) {
     kill_process(pid, Signal::KILL).unwrap();
 }
 
+/// As after a StartContainer whose client went away at the wrong moment: containerd runs a task that its CRI does not know (containerd issue 11037).
+async fn tasks_that_the_runtime_lost_are_ended((subject, _): &Pair<'_>) {
+    let runtime = &subject.runtime;
+    for (case, with_its_sandbox) in [("lost-task", false), ("lost-task-and-sandbox", true)] {
+        let (sandbox, spec) = (subject.sandbox(case), container(case, &["serve"]));
+        let pod = runtime.run_pod_sandbox(&sandbox).await.unwrap();
+        let id = runtime.create_container(&pod, &sandbox, &spec).await.unwrap();
+        let process = started_without_cri(subject, &id).await;
+        assert_eq!(runtime.container_status(&id).await.unwrap().state, CriContainerState::Created);
+        if !with_its_sandbox {
+            runtime.remove_container(&id).await.unwrap();
+        }
+        runtime.remove_pod_sandbox(&pod).await.unwrap();
+        assert!(matches!(runtime.container_status(&id).await, Err(CriError::NotFound { .. })));
+        assert!(!Path::new("/proc").join(process.to_string()).exists());
+    }
+}
+
+/// Starts the task of a container over containerd's own API, and returns its process id.
+async fn started_without_cri(subject: &Subject, id: &str) -> u32 {
+    let channel = subject.runtime.channel();
+    let mounts = MountsRequest { snapshotter: "overlayfs".into(), key: id.into() };
+    let mounts = SnapshotsClient::new(channel.clone()).mounts(of_cri(mounts)).await.unwrap().into_inner();
+    let task = CreateTaskRequest { container_id: id.into(), rootfs: mounts.mounts, ..Default::default() };
+    let mut tasks = TasksClient::new(channel);
+    let process = tasks.create(of_cri(task)).await.unwrap().into_inner().pid;
+    tasks.start(of_cri(StartRequest { container_id: id.into(), ..Default::default() })).await.unwrap();
+    process
+}
+
+fn of_cri<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static("k8s.io"));
+    request
+}
+
 async fn imported_images_are_managed_by_cri((subject, _): &Pair<'_>) {
     let mut images = ImagesClient::new(subject.runtime.channel());
     let id = subject.runtime.image_status(IMAGE).await.unwrap().unwrap().id;
     for name in [IMAGE.to_owned(), id] {
-        let mut request = Request::new(GetImageRequest { name });
-        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static("k8s.io"));
-        let image = images.get(request).await.unwrap().into_inner().image.unwrap();
+        let image = images.get(of_cri(GetImageRequest { name })).await.unwrap().into_inner().image.unwrap();
         assert_eq!(image.labels.get("io.cri-containerd.image").map(String::as_str), Some("managed"), "{image:?}");
     }
 }
