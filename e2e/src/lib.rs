@@ -33,6 +33,7 @@ pub mod manager;
 pub mod metrics;
 mod operator;
 pub mod outage;
+pub mod patch_release;
 pub mod plane;
 pub mod prober;
 pub mod process;

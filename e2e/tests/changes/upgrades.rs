@@ -3,32 +3,28 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
-    process::Command,
     time::Instant,
 };
 
-use keelway_api::{
-    Documents,
-    release::{Release, newest},
-    role::Role,
+use keelway_api::{Documents, release::Release, role::Role};
+use keelway_e2e::{
+    Plane, deadline,
+    load::Load,
+    machine::millis,
+    patch_release::{PATCHED_ROLES, patch_releases, tag_patched_images},
 };
-use keelway_cri::testing::cache;
-use keelway_e2e::{Plane, TestMachine, command::run, deadline, load::Load, machine::millis};
-
-/// The roles whose image belongs to a patch release.
-const PATCHED: [Role; 3] = [Role::KubeApiserver, Role::KubeControllerManager, Role::KubeScheduler];
 
 /// Nothing changes until every machine with an agent has its images. Then components are replaced one after the other, and no request fails.
 pub(crate) fn to_the_next_patch_release(plane: &mut Plane<'_>) {
-    let (before, after) = releases();
+    let (before, after) = patch_releases();
     let last = plane.machine(plane.of_role(Role::KubeApiserver).last().unwrap()).name().to_owned();
     for machine in plane.machines.iter().filter(|machine| !machine.is_public() && machine.name() != last) {
-        tag_images(machine, before, after);
+        tag_patched_images(machine, before, after);
     }
     if plane.documents.hypervisors.values().all(|machine| machine.spec.endpoint.has_agent()) {
         is_stopped_by(plane, &last, after);
     }
-    tag_images(plane.machine_named(&last), before, after);
+    tag_patched_images(plane.machine_named(&last), before, after);
     changes(plane, before, after);
 }
 
@@ -50,31 +46,15 @@ fn is_stopped_by(plane: &mut Plane<'_>, machine: &str, to: Release) {
     assert_eq!(plane.pids(), pids, "a component was restarted");
 }
 
-/// Gives the images of one release the tags of another one as well.
-fn tag_images(machine: &TestMachine, before: Release, after: Release) {
-    for role in PATCHED {
-        let name = role.row().name;
-        let mut ctr = Command::new(cache().unwrap().join("bin/ctr"));
-        ctr.arg("--address").arg(machine.socket()).args(["--namespace=k8s.io", "images", "tag"]);
-        ctr.args([before, after].map(|release| release.kubernetes_image(name, None)));
-        let _ = run(&mut ctr, &[], deadline::READ).succeeded();
-    }
-}
-
 /// The same in the other direction.
 pub(crate) fn to_the_previous_patch_release(plane: &mut Plane<'_>) {
-    let (before, after) = releases();
+    let (before, after) = patch_releases();
     changes(plane, after, before);
-}
-
-fn releases() -> (Release, Release) {
-    let before = newest();
-    (before, Release { patch: before.patch + 1, ..before })
 }
 
 fn changes(plane: &mut Plane<'_>, from: Release, to: Release) {
     let (from, to) = (from.to_string(), to.to_string());
-    let others = pids(plane, |role| !PATCHED.contains(&role));
+    let others = pids(plane, |role| !PATCHED_ROLES.contains(&role));
     let load = Load::start(&plane.kubectl);
     let upgraded = plane.keelway.run(&["cluster", "upgrade", "--name", "c1", "--to", &to], &plane.text);
     let upgraded = upgraded.succeeded().stdout;
@@ -85,14 +65,14 @@ fn changes(plane: &mut Plane<'_>, from: Release, to: Release) {
     println!("{}  from Kubernetes {from} to {to}", millis(started.elapsed()));
     load.end().assert_good();
     assert_eq!(plane.cluster().status.as_ref().unwrap().version.as_deref(), Some(to.as_str()));
-    let images: BTreeSet<String> = PATCHED
+    let images: BTreeSet<String> = PATCHED_ROLES
         .iter()
         .flat_map(|role| plane.of_role(*role))
         .map(|component| plane.running(component).unwrap().image)
         .collect();
-    assert_eq!(images.len(), PATCHED.len(), "{images:?}");
+    assert_eq!(images.len(), PATCHED_ROLES.len(), "{images:?}");
     assert!(images.iter().all(|image| image.ends_with(&format!(":v{to}"))), "{images:?}");
-    assert_eq!(pids(plane, |role| !PATCHED.contains(&role)), others, "another component was restarted");
+    assert_eq!(pids(plane, |role| !PATCHED_ROLES.contains(&role)), others, "another component was restarted");
 }
 
 fn pids(plane: &Plane<'_>, is_asked: impl Fn(Role) -> bool) -> BTreeMap<String, u32> {

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fs, time::Instant};
 use keelway_api::{Documents, hypervisor::HypervisorRole, release};
 use keelway_e2e::{
     Kubectl, MachineFacts, Management, RunningComponent, TestControlPlane, TestFleet, TestMachine, deadline,
-    host::on_own_host, machine::millis, manager::Manager,
+    host::on_own_host,
+    machine::millis,
+    manager::Manager,
+    patch_release::{PATCHED_ROLES, patch_releases, tag_patched_images},
 };
 use serde_json::Value;
 
@@ -44,7 +47,8 @@ fn scenario() {
     stage("refused", || is_refused(user, &plane, &before));
     stage("written again", || is_written_again(user, &plane, &before));
     let scaled = stage("scales", || scales(user, &plane, &before));
-    stage("killed", || is_killed_and_begins_anew(&mut manager, &plane, &scaled));
+    let upgraded = stage("upgrades", || upgrades(user, &plane, &scaled));
+    stage("killed", || is_killed_and_begins_anew(&mut manager, &plane, &upgraded));
     stage("machine stays", || a_machine_that_is_used_stays(user, &plane));
     stage("deletes", || deletes(user, &plane));
     for (before, machine) in found.iter().zip(&machines) {
@@ -201,6 +205,39 @@ fn scales(
     let kept: BTreeMap<String, RunningComponent> =
         after.clone().into_iter().filter(|(name, _)| before.contains_key(name)).collect();
     assert_eq!(kept, *before, "nothing else was touched");
+    after
+}
+
+/// An upgrade waits for a machine that cannot fetch an image, says so, and begins by itself once the image is there.
+fn upgrades(
+    user: &Kubectl,
+    plane: &TestControlPlane<'_>,
+    before: &BTreeMap<String, RunningComponent>,
+) -> BTreeMap<String, RunningComponent> {
+    let (from, to) = patch_releases();
+    let patch = format!("{{\"spec\":{{\"version\":\"{to}\"}}}}");
+    let _ = user.run(&["patch", "kwc", "c1", "--type=merge", "--patch", &patch]).succeeded();
+    let condition = |field: &str| format!("jsonpath={{.status.conditions[?(@.type==\"KubernetesUpToDate\")].{field}}}");
+    user.wait(&format!("{}=PreflightFailed", condition("reason")), &["kwc/c1"]);
+    let message = user.run(&["get", "kwc", "c1", "--output", &condition("message")]).succeeded();
+    let expected = format!("{} has to fetch registry.k8s.io/kube-", plane.private().name());
+    assert!(message.text().contains(&expected), "{}", message.text());
+    assert_eq!(plane.running(), *before);
+
+    let tagged = Instant::now();
+    tag_patched_images(plane.private(), from, to);
+    user.wait(&format!("jsonpath={{.status.version}}={to}"), &["kwc/c1"]);
+    println!("{}  until the release of the images ran", millis(tagged.elapsed()));
+    let after = plane.running();
+    let of_patched = |name: &str| PATCHED_ROLES.iter().any(|role| name.starts_with(role.row().name));
+    for (name, component) in &after {
+        if of_patched(name) {
+            assert!(component.image.ends_with(&format!(":v{to}")), "{name}: {component:?}");
+        } else {
+            assert_eq!(Some(component), before.get(name), "{name} was restarted");
+        }
+    }
+    assert_eq!(after.len(), before.len());
     after
 }
 
