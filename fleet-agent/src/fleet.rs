@@ -15,7 +15,6 @@ use keelway_base::error_chain::ErrorChain;
 use keelway_fleet::{FleetToken, names::works_namespace};
 use keelway_http_proxy::{HttpProxies, KubeClientConfig};
 use kube::{Client, Config, Error};
-use rustls_pki_types::{CertificateDer, pem::PemObject};
 use tokio::{
     select,
     sync::{mpsc::Sender, watch},
@@ -24,7 +23,8 @@ use tokio::{
 use tower::timeout::TimeoutLayer;
 
 use crate::{
-    heartbeat,
+    authorities::{SessionTrust, TrustChange, certificates},
+    heartbeat::AgentHeartbeat,
     identity::{FleetIdentity, IdentityError, IdentityStore},
     inventory::{self, ClusterInventory},
     metrics::AgentMetrics,
@@ -39,6 +39,11 @@ const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(15);
 /// The longest sleep until a renewal. A timer stands still while its machine is suspended.
 const LOOK: Duration = Duration::from_secs(600);
+/// Why a session ends that is followed by another one.
+const RENEWED: &str = "renewed the certificate of the agent";
+const ADOPTED: &str = "trusts the authorities that the fleet publishes";
+/// The pause before the agent tries again to follow other authorities.
+const FOLLOW_AGAIN: Duration = Duration::from_secs(10);
 
 /// A session with the fleet ended.
 #[derive(Debug, thiserror::Error)]
@@ -103,7 +108,7 @@ impl FleetConnection {
         for (number, endpoint) in self.token.server.iter().enumerate().cycle() {
             let ended = loop {
                 match Box::pin(self.session(endpoint)).await {
-                    Ok(()) => tracing::info!(endpoint, "renewed the certificate of the agent"),
+                    Ok(what) => tracing::info!(endpoint, "{what}"),
                     Err(error) => break error,
                 }
             };
@@ -125,19 +130,22 @@ impl FleetConnection {
         std::fs::read_to_string(path).is_ok_and(|found| found != *text)
     }
 
-    /// Returns when the certificate was renewed, so that the next session uses it.
-    async fn session(&self, endpoint: &str) -> Result<(), FleetError> {
-        let identity = self.identity(endpoint).await?;
+    /// Returns when the certificate or the authorities were replaced, so that the next session uses them, and which.
+    async fn session(&self, endpoint: &str) -> Result<&'static str, FleetError> {
+        let authorities = self.identities.authorities().await?;
+        let identity = self.identity(endpoint, &authorities).await?;
         self.metrics.set_certificate(identity.expires, identity.renew_at);
-        let client = self.client(endpoint, &FleetCredentials::Identity(&identity))?;
+        let client = self.client(endpoint, &authorities, &FleetCredentials::Identity(&identity))?;
         let namespace = works_namespace(&self.token.cluster);
-        match heartbeat::renew(&client, &namespace, &self.holder, Timestamp::now()).await {
+        let trust = SessionTrust { authorities, issuer: identity.issuer.clone() };
+        let heartbeat = AgentHeartbeat { client: &client, namespace: &namespace, holder: &self.holder, trust: &trust };
+        match heartbeat.renew(Timestamp::now()).await {
             Ok(()) => {}
             Err(Error::Api(status)) if status.code == 401 => {
                 // The cluster was removed from the fleet, or the fleet has other authorities. The token decides whether it may come back.
-                let bootstrap = self.client(endpoint, &FleetCredentials::Token(&self.token))?;
+                let bootstrap = self.client(endpoint, &trust.authorities, &FleetCredentials::Token(&self.token))?;
                 self.identities.request(&bootstrap, Timestamp::now()).await?;
-                return Ok(());
+                return Ok(RENEWED);
             }
             Err(error) if is_denied(&error) => return Err(FleetError::Revoked(Box::new(error))),
             Err(error) => return Err(FleetError::Heartbeat(Box::new(error))),
@@ -146,20 +154,38 @@ impl FleetConnection {
         tracing::info!(endpoint, cluster = self.token.cluster, "connected to the fleet");
         self.metrics.set_connected(true);
         select! {
-            error = heartbeat::run(&client, &namespace, &self.holder, &self.metrics) => Err(FleetError::Heartbeat(Box::new(error))),
+            error = heartbeat.run(&self.metrics) => Err(FleetError::Heartbeat(Box::new(error))),
             error = self.reports.send(&client, &namespace) => Err(FleetError::Report(Box::new(error))),
             error = inventory::send(&client, &self.token.cluster, self.inventory.clone(), self.reports.observed()) => Err(FleetError::Report(Box::new(error))),
             () = works::watch(&client, &namespace, &self.own_namespace, &self.works) => Err(FleetError::Ended),
-            renewed = self.renew(&client, identity.renew_at) => Ok(renewed?),
+            renewed = self.renew(&client, identity.renew_at) => Ok(renewed.map(|()| RENEWED)?),
+            what = self.follow(&client, &trust) => Ok(what),
         }
     }
 
-    async fn identity(&self, endpoint: &str) -> Result<FleetIdentity, FleetError> {
+    /// Waits until the fleet publishes other authorities, and adopts them. What fails is retried, while the session continues.
+    async fn follow(&self, client: &Client, trust: &SessionTrust) -> &'static str {
+        loop {
+            let (adopted, what) = match trust.changed(client).await {
+                TrustChange::Authorities(authorities) => (self.identities.trust(&authorities).await, ADOPTED),
+                TrustChange::Certificate => {
+                    (self.identities.request(client, Timestamp::now()).await.map(drop), RENEWED)
+                }
+            };
+            match adopted {
+                Ok(()) => return what,
+                Err(error) => tracing::warn!(error = %ErrorChain(&error), "cannot follow the authorities of the fleet"),
+            }
+            sleep(FOLLOW_AGAIN).await;
+        }
+    }
+
+    async fn identity(&self, endpoint: &str, authorities: &str) -> Result<FleetIdentity, FleetError> {
         let now = Timestamp::now();
         if let Some(identity) = self.identities.load(now).await? {
             return Ok(identity);
         }
-        let client = self.client(endpoint, &FleetCredentials::Token(&self.token))?;
+        let client = self.client(endpoint, authorities, &FleetCredentials::Token(&self.token))?;
         let identity = self.identities.request(&client, now).await?;
         tracing::info!(endpoint, cluster = self.token.cluster, "received a certificate");
         Ok(identity)
@@ -182,9 +208,14 @@ impl FleetConnection {
         }
     }
 
-    fn client(&self, endpoint: &str, credentials: &FleetCredentials<'_>) -> Result<Client, FleetError> {
+    fn client(
+        &self,
+        endpoint: &str,
+        authorities: &str,
+        credentials: &FleetCredentials<'_>,
+    ) -> Result<Client, FleetError> {
         let mut config = Config::new(endpoint.parse().map_err(FleetError::Url)?);
-        config.root_cert = Some(certificates(&self.token.authorities)?);
+        config.root_cert = Some(certificates(authorities).map_err(FleetError::Authorities)?);
         config.connect_timeout = Some(CONNECT);
         config.default_retry = false;
         match credentials {
@@ -200,11 +231,4 @@ impl FleetConnection {
         let builder = builder.map_err(|error| FleetError::Client(Box::new(error)))?;
         Ok(builder.with_layer(&TimeoutLayer::new(ANSWER)).build())
     }
-}
-
-fn certificates(pem: &str) -> Result<Vec<Vec<u8>>, FleetError> {
-    CertificateDer::pem_slice_iter(pem.as_bytes())
-        .map(|certificate| certificate.map(|der| der.to_vec()))
-        .collect::<Result<_, _>>()
-        .map_err(FleetError::Authorities)
 }

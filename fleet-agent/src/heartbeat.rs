@@ -12,35 +12,47 @@ use kube::{
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::metrics::AgentMetrics;
+use crate::{authorities::SessionTrust, metrics::AgentMetrics};
 
 /// How often the Lease is renewed.
 const RENEWAL: Duration = Duration::from_secs(10);
 
-/// Renews the Lease once.
-pub(crate) async fn renew(client: &Client, namespace: &str, holder: &str, now: Timestamp) -> Result<(), Error> {
-    let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
-    let lease = json!({
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": { "name": AGENT_LEASE },
-        "spec": {
-            "holderIdentity": holder,
-            "leaseDurationSeconds": AGENT_LEASE_SECONDS,
-            "renewTime": now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
-        },
-    });
-    api.patch(AGENT_LEASE, &PatchParams::apply(AGENT_FIELD_MANAGER).force(), &Patch::Apply(&lease)).await?;
-    Ok(())
+/// A session, as the Lease reports it.
+pub(crate) struct AgentHeartbeat<'a> {
+    pub(crate) client: &'a Client,
+    /// The namespace of the cluster's Works.
+    pub(crate) namespace: &'a str,
+    /// The unique name of this process.
+    pub(crate) holder: &'a str,
+    pub(crate) trust: &'a SessionTrust,
 }
 
-/// Renews the Lease until that fails.
-pub(crate) async fn run(client: &Client, namespace: &str, holder: &str, metrics: &AgentMetrics) -> Error {
-    loop {
-        metrics.set_contact(Timestamp::now());
-        sleep(RENEWAL).await;
-        if let Err(error) = renew(client, namespace, holder, Timestamp::now()).await {
-            return error;
+impl AgentHeartbeat<'_> {
+    /// Renews the Lease once.
+    pub(crate) async fn renew(&self, now: Timestamp) -> Result<(), Error> {
+        let api: Api<Lease> = Api::namespaced(self.client.clone(), self.namespace);
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": { "name": AGENT_LEASE, "annotations": self.trust.annotations() },
+            "spec": {
+                "holderIdentity": self.holder,
+                "leaseDurationSeconds": AGENT_LEASE_SECONDS,
+                "renewTime": now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
+            },
+        });
+        api.patch(AGENT_LEASE, &PatchParams::apply(AGENT_FIELD_MANAGER).force(), &Patch::Apply(&lease)).await?;
+        Ok(())
+    }
+
+    /// Renews the Lease until that fails.
+    pub(crate) async fn run(&self, metrics: &AgentMetrics) -> Error {
+        loop {
+            metrics.set_contact(Timestamp::now());
+            sleep(RENEWAL).await;
+            if let Err(error) = self.renew(Timestamp::now()).await {
+                return error;
+            }
         }
     }
 }

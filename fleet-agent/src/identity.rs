@@ -11,7 +11,11 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use keelway_fleet::names::{AGENT_FIELD_MANAGER, AGENT_SECRET, AGENT_SIGNER, AGENTS_GROUP, agent_user};
+use keelway_api::machine::sha256_hex;
+use keelway_fleet::{
+    FleetToken,
+    names::{AGENT_FIELD_MANAGER, AGENT_SECRET, AGENT_SIGNER, AGENTS_GROUP, agent_user},
+};
 use keelway_pki::{
     CertificateFacts, KeyError, PrivateKeyPem, SigningRequestError, client_signing_request, key_matches_certificate,
 };
@@ -33,6 +37,9 @@ const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 /// The key of a request that has no certificate yet. A restarted agent continues the same request.
 const NEXT_KEY: &str = "next.key";
+/// The authorities that the fleet published since the token was created, and the digest of those in the token. They belong to no other token.
+const AUTHORITIES: &str = "ca.crt";
+const TOKEN_AUTHORITIES: &str = "token-ca.sha256";
 
 /// The agent has no identity.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +76,8 @@ pub enum IdentityError {
 #[derive(Debug, Clone)]
 pub(crate) struct FleetIdentity {
     pub(crate) certificate: String,
+    /// The key identifier of the authority that issued it, in hexadecimal digits.
+    pub(crate) issuer: Option<String>,
     pub(crate) key: PrivateKeyPem,
     /// When the certificate has to be renewed.
     pub(crate) renew_at: Timestamp,
@@ -76,15 +85,38 @@ pub(crate) struct FleetIdentity {
     pub(crate) expires: Timestamp,
 }
 
-/// The identity of the agent, in a Secret of its own cluster.
+/// The identity of the agent, and the authorities that it trusts, in a Secret of its own cluster.
 pub(crate) struct IdentityStore {
     api: Api<Secret>,
     cluster: String,
+    /// The authorities of the token.
+    authorities: String,
 }
 
 impl IdentityStore {
-    pub(crate) fn new(client: Client, namespace: &str, cluster: &str) -> Self {
-        Self { api: Api::namespaced(client, namespace), cluster: cluster.to_owned() }
+    pub(crate) fn new(client: Client, namespace: &str, token: &FleetToken) -> Self {
+        let FleetToken { cluster, authorities, .. } = token;
+        Self { api: Api::namespaced(client, namespace), cluster: cluster.clone(), authorities: authorities.clone() }
+    }
+
+    /// Returns the authorities of the fleet that the agent trusts: those of its token, or those that the fleet published since.
+    pub(crate) async fn authorities(&self) -> Result<String, IdentityError> {
+        let data = self.read().await?;
+        let text = |key| data.get(key).and_then(|value| String::from_utf8(value.0.clone()).ok());
+        let is_of_token = text(TOKEN_AUTHORITIES) == Some(self.token_digest());
+        Ok(text(AUTHORITIES).filter(|_| is_of_token).unwrap_or_else(|| self.authorities.clone()))
+    }
+
+    /// Stores the authorities that the fleet publishes.
+    pub(crate) async fn trust(&self, authorities: &str) -> Result<(), IdentityError> {
+        let mut data = self.read().await?;
+        let values = [(AUTHORITIES, authorities.to_owned()), (TOKEN_AUTHORITIES, self.token_digest())];
+        data.extend(values.map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes()))));
+        self.write(&data).await
+    }
+
+    fn token_digest(&self) -> String {
+        sha256_hex(self.authorities.as_bytes())
     }
 
     /// Returns the stored identity if it is for this cluster and valid.
@@ -110,13 +142,11 @@ impl IdentityStore {
             self.write(&data).await?;
         }
         let certificate = signed?;
-        let stored = BTreeMap::from([
-            (CERTIFICATE.to_owned(), ByteString(certificate.clone().into_bytes())),
-            (KEY.to_owned(), ByteString(key.expose().as_bytes().to_vec())),
-        ]);
-        self.write(&stored).await?;
-        self.usable(&stored, now)
-            .ok_or_else(|| IdentityError::Denied("the certificate is not for this agent".to_owned()))
+        data.remove(NEXT_KEY);
+        data.insert(CERTIFICATE.to_owned(), ByteString(certificate.into_bytes()));
+        data.insert(KEY.to_owned(), ByteString(key.expose().as_bytes().to_vec()));
+        self.write(&data).await?;
+        self.usable(&data, now).ok_or_else(|| IdentityError::Denied("the certificate is not for this agent".to_owned()))
     }
 
     fn usable(&self, data: &BTreeMap<String, ByteString>, now: Timestamp) -> Option<FleetIdentity> {
@@ -129,6 +159,7 @@ impl IdentityStore {
         (is_own && is_valid).then(|| FleetIdentity {
             renew_at: facts.validity.renew_at(),
             expires: facts.validity.not_after(),
+            issuer: facts.issuer_digits(),
             certificate,
             key,
         })

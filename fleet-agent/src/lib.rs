@@ -3,6 +3,7 @@
 //! It dials out to the fleet's API and to the API of its own cluster, and nothing dials in. [`decision`] decides, without IO. Everything else
 //! observes, carries out and reports.
 
+mod authorities;
 pub mod decision;
 mod engine;
 mod fleet;

@@ -7,6 +7,7 @@ use keelway_component::{
     leader::LeaseName,
 };
 use keelway_fleet::names::CONTROLLER_FIELD_MANAGER;
+use keelway_pki::CertificateFacts;
 use serde::{Deserialize, Serialize};
 
 /// The configuration that `keelway-fleet-controller run --config` reads.
@@ -21,6 +22,9 @@ pub struct FleetControllerConfiguration {
     /// The file with the certificates of the fleet's authorities, PEM.
     #[serde(default)]
     pub authorities: Option<PathBuf>,
+    /// The authority that signs certificates of agents, PEM, while certificates of the previous one are replaced. Agents request new ones.
+    #[serde(default)]
+    pub issuer: Option<String>,
     /// The Lease of the active replica.
     #[serde(default = "own_lease")]
     pub lease: LeaseName,
@@ -30,8 +34,19 @@ fn own_lease() -> LeaseName {
     LeaseName { namespace: "kube-system".to_owned(), name: CONTROLLER_FIELD_MANAGER.to_owned() }
 }
 
+impl FleetControllerConfiguration {
+    /// Returns the subject key identifier of the issuer in hexadecimal digits.
+    pub(crate) fn issuer_key(&self) -> Option<String> {
+        CertificateFacts::from_pem(self.issuer.as_deref()?).ok()?.key_digits()
+    }
+}
+
 impl ValidateConfiguration for FleetControllerConfiguration {
     fn check(&self) -> Result<(), FieldFault> {
+        if self.issuer.is_some() && self.issuer_key().is_none() {
+            let problem = "must be one certificate with a subject key identifier";
+            return Err(FieldFault::new("issuer", problem, "set the certificate of the authority in PEM"));
+        }
         let is_endpoint = |text: &str| {
             let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
             matches!(port, Some(Ok(port)) if port > 0)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use keelway_component::requests::call;
-use keelway_fleet::bootstrap::{AUTHORITIES_KEY, ENDPOINTS_KEY, FLEET_INFORMATION, TOKEN_NAMESPACE};
+use keelway_fleet::bootstrap::{AUTHORITIES_KEY, ENDPOINTS_KEY, FLEET_INFORMATION, ISSUER_KEY, TOKEN_NAMESPACE};
 use kube::{
     Api, ResourceExt,
     api::Patch,
@@ -13,7 +13,10 @@ use kube::{
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::context::{FleetContext, FleetControllerError, applied};
+use crate::{
+    FleetControllerConfiguration,
+    context::{FleetContext, FleetControllerError, applied},
+};
 
 /// How long an API server may take to serve a kind.
 const ESTABLISHED: Duration = Duration::from_secs(15);
@@ -37,17 +40,21 @@ pub(crate) async fn apply(context: &FleetContext) -> Result<(), FleetControllerE
     Ok(())
 }
 
-/// Publishes what `keelway fleet token create` writes into each token.
+/// Publishes what `keelway fleet token create` writes into each token, and what agents follow.
 pub(crate) async fn publish(
-    endpoints: &[String],
+    configuration: &FleetControllerConfiguration,
     authorities: &str,
     context: &FleetContext,
 ) -> Result<(), FleetControllerError> {
+    let mut data = json!({ ENDPOINTS_KEY: configuration.endpoints.join("\n"), AUTHORITIES_KEY: authorities });
+    if let Some(issuer) = configuration.issuer_key() {
+        data[ISSUER_KEY] = json!(issuer);
+    }
     let information = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": { "name": FLEET_INFORMATION, "namespace": TOKEN_NAMESPACE },
-        "data": { ENDPOINTS_KEY: endpoints.join("\n"), AUTHORITIES_KEY: authorities },
+        "data": data,
     });
     crate::context::apply(&information, context).await
 }

@@ -183,7 +183,7 @@ impl<'a> FleetReplica<'a> {
         definitions::apply(context).await?;
         let FleetSettings { configuration, authorities, .. } = self.settings;
         match authorities {
-            Some(authorities) => definitions::publish(&configuration.endpoints, authorities, context).await,
+            Some(authorities) => definitions::publish(configuration, authorities, context).await,
             None => Ok(()),
         }
     }

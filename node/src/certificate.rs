@@ -8,7 +8,6 @@ use k8s_openapi::{
     api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use keelway_api::machine::hex;
 use keelway_pki::{
     CertificateFacts, KeyError, PrivateKeyPem, SigningRequestError, Validity, client_signing_request,
     key_matches_certificate,
@@ -100,16 +99,12 @@ pub(crate) fn validity(layout: &Layout, file: &str) -> Option<Validity> {
 
 /// Returns the authority key identifier of a certificate of the kubelet, in hexadecimal digits: [`CLIENT`] or [`SERVING`].
 pub(crate) fn issuer(layout: &Layout, file: &str) -> Option<String> {
-    current(layout, file).and_then(authority_of)
+    current(layout, file)?.issuer_digits()
 }
 
 /// Returns the authority key identifier of the first of these certificates, in hexadecimal digits.
 pub(crate) fn issuer_of(certificates: &str) -> Option<String> {
-    CertificateFacts::from_pem(first(certificates)).ok().and_then(authority_of)
-}
-
-fn authority_of(facts: CertificateFacts) -> Option<String> {
-    facts.authority_key_id.map(|id| hex(&id))
+    CertificateFacts::from_pem(first(certificates)).ok()?.issuer_digits()
 }
 
 fn current(layout: &Layout, file: &str) -> Option<CertificateFacts> {

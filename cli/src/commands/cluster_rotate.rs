@@ -51,14 +51,14 @@ enum AuthorityArgument {
     FrontProxy,
     /// For connections between Keelway's own components
     Infrastructure,
-    /// For API servers, users and workers
+    /// For API servers, users, and workers or fleet agents
     Kubernetes,
     /// All that the cluster can rotate
     All,
 }
 
 impl KeyArguments {
-    fn names(&self, key: RotatedKey, is_fleet: bool) -> bool {
+    fn names(&self, key: RotatedKey) -> bool {
         let has = |authority| self.authority.contains(&authority);
         let is_named = match key {
             RotatedKey::ServiceAccount => return self.service_account_key,
@@ -68,8 +68,7 @@ impl KeyArguments {
             RotatedKey::InfrastructureAuthority => has(AuthorityArgument::Infrastructure),
             RotatedKey::KubernetesAuthority => has(AuthorityArgument::Kubernetes),
         };
-        let is_possible = key != RotatedKey::KubernetesAuthority || !is_fleet;
-        is_named || (has(AuthorityArgument::All) && is_possible)
+        is_named || has(AuthorityArgument::All)
     }
 }
 
@@ -87,10 +86,10 @@ fn requested(input: &Input, arguments: &RotateArguments, now: Timestamp) -> Resu
     };
     let is_fleet = cluster.spec.is_fleet();
     let mut notes = Vec::new();
-    for key in RotatedKey::ALL.into_iter().filter(|key| arguments.keys.names(*key, is_fleet)) {
+    for key in RotatedKey::ALL.into_iter().filter(|key| arguments.keys.names(*key)) {
         let request = if arguments.now {
             notes.extend(completed_now(cluster, key));
-            notes.push(format!("{}: {}", key.flag(), cut_off(key)));
+            notes.push(format!("{}: {}", key.flag(), cut_off(key, is_fleet)));
             immediate(cluster, key, now)?
         } else if arguments.complete {
             completed(cluster, key)?
@@ -164,7 +163,7 @@ fn completed(cluster: &Cluster, key: RotatedKey) -> Result<RotationRequest, Comm
 }
 
 /// What is rejected from the end of an immediate rotation on.
-fn cut_off(key: RotatedKey) -> &'static str {
+fn cut_off(key: RotatedKey, is_fleet: bool) -> &'static str {
     match key {
         RotatedKey::ServiceAccount => {
             "the cluster will reject every token of a service account from before, also those of pods: restart pods that use the API"
@@ -177,6 +176,10 @@ fn cut_off(key: RotatedKey) -> &'static str {
         }
         RotatedKey::InfrastructureAuthority => {
             "nothing outside of the cluster's components uses the previous authority"
+        }
+        RotatedKey::KubernetesAuthority if is_fleet => {
+            "the fleet will reject kubeconfigs, client certificates and fleet tokens from before, and agents that do not follow within five minutes; each of \
+             these needs another token"
         }
         RotatedKey::KubernetesAuthority => {
             "the cluster will reject kubeconfigs, client certificates and join tokens from before, and workers that do not follow within five \

@@ -9,7 +9,6 @@ use ipnet::IpNet;
 use keelway_api::{
     cluster::{AddonsSpec, VPN_MTU_UNRECORDED},
     duration::Span,
-    machine::hex,
     name::is_subdomain,
     release,
     worker::{
@@ -154,7 +153,7 @@ impl ControllerConfiguration {
 
 /// Returns the subject key identifier of a certificate in hexadecimal digits. `None`: it is no certificate, or has none.
 fn key_id(pem: &str) -> Option<String> {
-    CertificateFacts::from_pem(pem).ok()?.key_id.map(|id| hex(&id))
+    CertificateFacts::from_pem(pem).ok()?.key_digits()
 }
 
 impl ValidateConfiguration for ControllerConfiguration {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use keelway_vpn::relay::{Dialer, RelayStream, StreamKeepalive};
 use keelway_vpn::{PublicKey, Relay, SystemClock};
+use tokio::time::{Instant, sleep};
 
 use super::gateway_peers::GatewayPeers;
 use super::streams::StreamRegistry;
@@ -16,6 +17,12 @@ use crate::connects::Connects;
 
 /// How long a worker may take to accept a connection.
 const DIAL: Duration = Duration::from_secs(3);
+/// How long a kubelet may refuse connections, because it is being restarted.
+const KUBELET_RESTART: Duration = Duration::from_secs(5);
+/// The pause between two attempts to connect to it.
+const KUBELET_AGAIN: Duration = Duration::from_millis(200);
+/// The port on which kubelets serve logs and commands.
+const KUBELET: u16 = 10250;
 /// The interval of keepalive probes on an open connection.
 const ASKED_EVERY: Duration = Duration::from_secs(3);
 /// How long a worker may be silent. Then its tunnels are reset.
@@ -100,12 +107,19 @@ impl Vpn {
         self.relay.stats().iter().any(|known| known.public_key == *peer && known.endpoint.is_some())
     }
 
+    async fn try_dial(&self, to: SocketAddr) -> Result<RelayStream, ErrorKind> {
+        match tokio::time::timeout(DIAL, self.dialer.dial(to, DIAL)).await {
+            Ok(dialled) => dialled.map_err(|error| error.kind()),
+            Err(_) => Err(ErrorKind::TimedOut),
+        }
+    }
+
     async fn dial(&self, to: SocketAddr) -> Result<RelayStream, ConnectRefusal> {
-        let dialled = tokio::time::timeout(DIAL, self.dialer.dial(to, DIAL)).await;
+        let dialled =
+            if to.port() == KUBELET { until_accepted(|| self.try_dial(to)).await } else { self.try_dial(to).await };
         let error = match dialled {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => error.kind(),
-            Err(_) => ErrorKind::TimedOut,
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
         };
         if error == ErrorKind::TimedOut {
             let text = format!("{to} did not respond within {} s", DIAL.as_secs());
@@ -144,5 +158,43 @@ impl TunnelOpener for Vpn {
 
     fn connects(&self) -> &Connects {
         &self.connects
+    }
+}
+
+/// Repeats an attempt to connect while it is refused.
+async fn until_accepted<S, F>(mut dial: impl FnMut() -> F) -> Result<S, ErrorKind>
+where
+    F: Future<Output = Result<S, ErrorKind>>,
+{
+    let end = Instant::now() + KUBELET_RESTART;
+    loop {
+        match dial().await {
+            Err(ErrorKind::ConnectionRefused) if Instant::now() < end => sleep(KUBELET_AGAIN).await,
+            dialled => return dialled,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the result of attempts of which the first ones fail with this error, and how long they took.
+    async fn dialled(failures: usize, error: ErrorKind) -> (Result<usize, ErrorKind>, Duration) {
+        let (began, mut attempts) = (Instant::now(), 0);
+        let dialled = until_accepted(|| {
+            attempts += 1;
+            std::future::ready(if attempts > failures { Ok(attempts) } else { Err(error) })
+        });
+        (dialled.await, began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kubelet_that_restarts_is_waited_for() {
+        assert_eq!(dialled(10, ErrorKind::ConnectionRefused).await, (Ok(11), KUBELET_AGAIN * 10));
+        let (refused, took) = dialled(1000, ErrorKind::ConnectionRefused).await;
+        assert_eq!((refused, took), (Err(ErrorKind::ConnectionRefused), KUBELET_RESTART));
+        let (silent, took) = dialled(1000, ErrorKind::TimedOut).await;
+        assert_eq!((silent, took), (Err(ErrorKind::TimedOut), Duration::ZERO));
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use keelway_api::{Documents, jiff::Timestamp, machine::ObservedValue, name::ClusterId};
 use keelway_planner::{
-    ClusterAccess, ComponentHealth, FirstBindings, Probe, SecretRewrite, StoreObservation, StoreOrder,
-    UpgradePreflight, WorkerTrust, access,
+    ClusterAccess, ComponentHealth, FirstBindings, ObservedTrust, Probe, SecretRewrite, StoreObservation, StoreOrder,
+    UpgradePreflight, access,
 };
 use keelway_reconciler::Components;
 
@@ -102,10 +102,10 @@ impl Components for SimulatedComponents {
         seen
     }
 
-    async fn worker_trust(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<Vec<WorkerTrust>> {
+    async fn observed_trust(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<Vec<ObservedTrust>> {
         let of = id.clone();
         let seen = self.ask_api(documents, id, move |world| world.worker_reports(&of)).await;
-        self.0.world().pass.seen.workers.insert(id.clone(), seen.clone());
+        self.0.world().pass.seen.trust.insert(id.clone(), seen.clone());
         seen
     }
 

@@ -156,7 +156,8 @@ impl SimulationState {
         self.trace_line(format!("a person restores {newest} of {name}"));
     }
 
-    /// Gives a cluster whose workers have to follow a rotation what they need for that: an ingress, and a controller manager that signs certificates.
+    /// Gives a cluster whose workers or agents have to follow a rotation what they need for that: an ingress, and a controller manager that signs
+    /// certificates.
     fn let_workers_follow(&mut self, name: &ClusterRef) {
         let Some(cluster) = self.saved.clusters.get_mut(name) else { return };
         if cluster.spec.rotations.request_mut(RotatedKey::KubernetesAuthority).is_some() {
@@ -172,8 +173,7 @@ impl SimulationState {
         let complete = self.rollouts.random.one_in(3);
         let Some(key) = self.rollouts.random.pick(RotatedKey::ALL) else { return };
         let Some(cluster) = self.saved.clusters.get_mut(name) else { return };
-        let is_refused = cluster.spec.is_fleet() && key == RotatedKey::KubernetesAuthority;
-        if is_refused || cluster.running_rotation(key).is_some() || cluster.pending_rotation(key).is_some() {
+        if cluster.running_rotation(key).is_some() || cluster.pending_rotation(key).is_some() {
             return;
         }
         *cluster.spec.rotations.request_mut(key) = Some(RotationRequest { requested_at, complete, immediate: false });

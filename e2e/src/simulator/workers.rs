@@ -1,4 +1,4 @@
-//! Simulated workers: which authorities each of them trusts, and which one issued its certificates.
+//! Simulated workers, and agents of fleets: which authorities each of them trusts, and which one issued its certificates.
 
 use keelway_api::{
     machine::{hex, sha256_hex},
@@ -6,28 +6,28 @@ use keelway_api::{
     role::Role,
 };
 use keelway_pki::CertificateFacts;
-use keelway_planner::{WorkerTrust, trust::ComponentFiles};
+use keelway_planner::{ObservedTrust, trust::ComponentFiles};
 
 use super::{
     rollout_rules::{has_authority, running_components},
     state::SimulationState,
 };
 
-/// The number of workers of a cluster.
+/// The number of workers of a cluster, or of agents of a fleet.
 const WORKERS: usize = 2;
 
-/// A worker of a cluster.
+/// A worker of a cluster, or the agent of a fleet in a workload cluster.
 #[derive(Debug, Clone)]
 pub(super) struct SimulatedWorker {
     name: String,
     is_ready: bool,
-    /// The authorities with which its kubelet runs.
+    /// The authorities with which its kubelet, or the agent, runs.
     pub(super) trusted: Vec<u8>,
     /// The authority that issued its certificates.
     pub(super) issuer: Vec<u8>,
 }
 
-/// What the components of a cluster give its workers.
+/// What the components of a cluster give its workers, or those of a fleet its agents.
 struct PublishedTrust {
     bundle: Vec<u8>,
     /// The authority by which workers are to have certificates, if it has changed.
@@ -42,10 +42,13 @@ impl PublishedTrust {
             let mut all = running.iter().filter(|one| one.role == role);
             all.find_map(|one| one.files.get(path).map(|content| content.to_vec()))
         };
-        let config = file(Role::ClusterController, "cluster-controller.json")?;
+        let publishers =
+            [(Role::ClusterController, "cluster-controller.json"), (Role::FleetController, "fleet-controller.json")];
+        let found = publishers.into_iter().find_map(|(role, path)| Some((role, file(role, path)?)));
+        let (publisher, config) = found?;
         let config: serde_json::Value = serde_json::from_slice(&config).ok()?;
         let issuer = config["issuer"].as_str().map(|issuer| issuer.as_bytes().to_vec());
-        let bundle = file(Role::ClusterController, "ca.crt").filter(|bundle| key_id(bundle).is_some())?;
+        let bundle = file(publisher, "ca.crt").filter(|bundle| key_id(bundle).is_some())?;
         let signer = file(Role::KubeControllerManager, "signer.crt").filter(|signer| key_id(signer).is_some());
         Some(Self { bundle, issuer, signer })
     }
@@ -61,8 +64,8 @@ impl SimulatedWorker {
         }
     }
 
-    fn report(&self) -> WorkerTrust {
-        WorkerTrust {
+    fn report(&self) -> ObservedTrust {
+        ObservedTrust {
             name: self.name.clone(),
             is_ready: self.is_ready,
             trusted: Some(sha256_hex(&self.trusted)),
@@ -72,14 +75,13 @@ impl SimulatedWorker {
 }
 
 impl SimulationState {
-    /// Lets workers join, leave for a while, return, and follow their cluster.
+    /// Lets workers and agents join, leave for a while, return, and follow their cluster or fleet.
     pub(super) fn advance_workers(&mut self) {
         if !self.rollouts.happen {
             return;
         }
-        let with_workers =
-            self.saved.clusters.values().filter(|cluster| cluster.is_initialized() && !cluster.spec.is_fleet());
-        for id in with_workers.filter_map(|cluster| cluster.id()) {
+        let initialized = self.saved.clusters.values().filter(|cluster| cluster.is_initialized());
+        for id in initialized.filter_map(|cluster| cluster.id()) {
             let running = running_components(&self.machines, id, |process| self.is_well(process));
             let has_api = running.iter().any(|one| one.role == Role::KubeApiserver);
             let Some(published) = PublishedTrust::of(&running).filter(|_| has_api) else { continue };
@@ -98,8 +100,8 @@ impl SimulationState {
         }
     }
 
-    /// What the workers of a cluster report.
-    pub(super) fn worker_reports(&self, id: &ClusterId) -> Vec<WorkerTrust> {
+    /// What the workers of a cluster, or the agents of a fleet, report.
+    pub(super) fn worker_reports(&self, id: &ClusterId) -> Vec<ObservedTrust> {
         self.rollouts.workers.get(id).into_iter().flatten().map(SimulatedWorker::report).collect()
     }
 }

@@ -11,6 +11,7 @@
 
 mod applied_once;
 mod applies;
+mod authority;
 mod failures;
 mod guestbook;
 mod hosted;
@@ -54,7 +55,7 @@ fn scenario() {
         }
     });
     let mut tour = FleetTour::begin(&worker_fleet);
-    stage("control planes", || tour.control_planes("Create the control planes"));
+    stage("control planes", || tour.section_with_documents("Create the control planes"));
     let control_plane = worker_fleet.cluster("f1", &[]);
     let fleet = &control_plane.kubectl;
     let west = Member { cluster: worker_fleet.cluster("c1", &["w1"]), name: "west" };
@@ -75,6 +76,9 @@ fn scenario() {
     }
     stage("hosting", || hosted::a_cluster_hosts_a_fleet(&worker_fleet, &west));
     stage("failures", || failures::nothing_is_lost(&worker_fleet, &control_plane, &west, &east));
+    stage("authority", || {
+        authority::is_replaced(fleet, &[&west, &east], || tour.section_with_documents("Replace its authority"));
+    });
     stage("deletion", || workloads::deletion_reaches_the_clusters(fleet, &[&west, &east]));
     stage("removal", || {
         removal::with_its_workloads(&east, &west, || tour.section("Remove a cluster"));

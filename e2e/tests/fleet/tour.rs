@@ -35,8 +35,8 @@ impl<'a> FleetTour<'a> {
         section.steps.iter().for_each(|step| self.run(step));
     }
 
-    /// Runs the first section, which creates the control planes.
-    pub(crate) fn control_planes(&mut self, title: &str) {
+    /// Runs the next section, which writes the documents.
+    pub(crate) fn section_with_documents(&mut self, title: &str) {
         self.section(title);
         let documents = fs::read(self.worker_fleet.fleet.keelway.directory().join("fleet.yaml")).unwrap();
         self.worker_fleet.replace_documents(documents);

@@ -14,12 +14,16 @@ pub const TOKEN_NAMESPACE: &str = "kube-system";
 /// The type of the Secrets of tokens.
 const TOKEN_TYPE: &str = "bootstrap.kubernetes.io/token";
 
-/// The ConfigMap in [`TOKEN_NAMESPACE`] with what every token contains: endpoints and authorities. The fleet controller writes it.
+/// The ConfigMap in [`TOKEN_NAMESPACE`] with what every token contains: endpoints and authorities. The fleet controller writes it, and every agent
+/// follows it.
 pub const FLEET_INFORMATION: &str = "keelway-fleet";
 /// The key of the endpoints in [`FLEET_INFORMATION`], `HOST:PORT` each, one in a line.
 pub const ENDPOINTS_KEY: &str = "endpoints";
 /// The key of the authorities in [`FLEET_INFORMATION`], PEM.
 pub const AUTHORITIES_KEY: &str = "ca.crt";
+/// The key in [`FLEET_INFORMATION`] of the authority that signs certificates, while certificates of the previous one are replaced: its subject key
+/// identifier in hexadecimal digits.
+pub const ISSUER_KEY: &str = "issuer";
 
 /// Returns the group of the bootstrap tokens of one cluster.
 #[must_use]

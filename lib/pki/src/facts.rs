@@ -46,6 +46,18 @@ impl CertificateFacts {
         Self::of(&certificate::parse(der)?)
     }
 
+    /// Returns the subject key identifier in hexadecimal digits.
+    #[must_use]
+    pub fn key_digits(&self) -> Option<String> {
+        self.key_id.as_deref().map(hex)
+    }
+
+    /// Returns the authority key identifier in hexadecimal digits.
+    #[must_use]
+    pub fn issuer_digits(&self) -> Option<String> {
+        self.authority_key_id.as_deref().map(hex)
+    }
+
     pub(crate) fn of(parsed: &X509Certificate<'_>) -> Result<Self, CertificateError> {
         let alternative_names = certificate::alternative_names(parsed)?;
         let constraints = certificate::basic_constraints(parsed)?;

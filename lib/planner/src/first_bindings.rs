@@ -104,7 +104,7 @@ impl FirstBindings {
         match self {
             Self::Cluster => access_to_cluster(),
             Self::Fleet => vec![
-                role("ClusterRole", DRIVER, None, &[vec![own_binding()], checks_before_upgrade()].concat().into()),
+                role("ClusterRole", DRIVER, None, &[own_rights_in_fleet(), checks_before_upgrade()].concat().into()),
                 binding(ADMIN_GROUP, "cluster-admin", "Group", ADMIN_GROUP),
                 binding(DRIVER, DRIVER, "User", DRIVER),
             ],
@@ -122,6 +122,11 @@ fn annotate(object: &mut Value, digest: &str) {
 /// The right of the driver to see whether the first bindings are applied.
 fn own_binding() -> Value {
     rule(RBAC, &["clusterrolebindings"], &["get"], &[DRIVER])
+}
+
+fn own_rights_in_fleet() -> Vec<Value> {
+    // Agents report on their Leases which authorities they trust.
+    vec![own_binding(), rule("coordination.k8s.io", &["leases"], &["list"], &[])]
 }
 
 /// The rights of the driver to check a cluster before its upgrade to another minor version.

@@ -103,7 +103,7 @@ pub use membership::{OutdatedServers, changes_members};
 pub use mint::{AuthorityGeneration, CertificateSubject, MintRequest};
 pub use minted::UnusableReason;
 pub use observation::{
-    CertificateSeen, ComponentHealth, ObservedCertificates, PassObservation, SecretRewrite, WorkerTrust,
+    CertificateSeen, ComponentHealth, ObservedCertificates, ObservedTrust, PassObservation, SecretRewrite,
 };
 pub use placement_error::{MissingMachine, PlacementError, RemainingCapacity, Shortened};
 pub use plan::{AgentOrder, Connections, Decision, Neighbours, Plan, PlanScope};
@@ -120,7 +120,7 @@ pub use recover::{
 };
 pub use refusal::{refusal, refuse};
 pub use restore::{DataRestoration, RestorableSnapshot, RestoreBlocker, data_restoration};
-pub use rotation::{RotationBlocker, follows_workers, rewrites_secrets};
+pub use rotation::{RotationBlocker, TrustHolder, follows_trust, rewrites_secrets};
 pub use secret_names::{
     API_SERVER_NAME, DRIVER_SECRET, KUBERNETES as KUBERNETES_AUTHORITY, SecretContents, WIREGUARD, holds,
 };

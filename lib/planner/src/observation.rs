@@ -33,8 +33,8 @@ pub struct PassObservation {
     pub restores: BTreeMap<ClusterId, Result<RestorableSnapshot, String>>,
     /// Which Secrets were written again, in each cluster whose encryption key is rotated.
     pub rewrites: BTreeMap<ClusterId, ObservedValue<SecretRewrite>>,
-    /// What the workers report of each cluster whose authority for them is rotated.
-    pub workers: BTreeMap<ClusterId, ObservedValue<Vec<WorkerTrust>>>,
+    /// What the workers of each cluster whose kubernetes authority is rotated report, or the agents of a fleet.
+    pub trust: BTreeMap<ClusterId, ObservedValue<Vec<ObservedTrust>>>,
     /// What was found in each cluster whose upgrade to another minor version is about to begin.
     pub preflights: BTreeMap<ClusterId, UpgradePreflight>,
     /// The contents of the certificates in our Secrets, by Secret and name.
@@ -53,14 +53,14 @@ pub struct SecretRewrite {
     pub is_complete: bool,
 }
 
-/// What a worker reports about the authorities of its cluster, in annotations of its Node.
+/// What a worker reports about the authorities of its cluster, in annotations of its Node, or a fleet agent, in annotations of its Lease.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct WorkerTrust {
-    /// Its name.
+pub struct ObservedTrust {
+    /// The name of the worker, or of the agent's cluster.
     pub name: String,
-    /// Whether its Node is ready.
+    /// Whether its Node is ready, or its Lease is renewed.
     pub is_ready: bool,
-    /// The digest of the authorities that it trusts. None: it reports none, as workers of earlier releases.
+    /// The digest of the authorities that it trusts. None: it reports none, as in earlier releases.
     pub trusted: Option<String>,
     /// The key identifiers of the authorities that issued its certificates, in hexadecimal digits.
     pub issuers: Option<String>,
@@ -116,7 +116,7 @@ impl PassObservation {
             stores: document.stores,
             restores: BTreeMap::new(),
             rewrites: BTreeMap::new(),
-            workers: BTreeMap::new(),
+            trust: BTreeMap::new(),
             preflights: BTreeMap::new(),
             certificates,
         }

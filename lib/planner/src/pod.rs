@@ -44,7 +44,9 @@ use keelway_api::{
     validated::{ValidatedCluster, ValidatedHypervisor},
 };
 
-use crate::{probe::OWN_LIVENESS, rebuild, store_start, tenant::Tenant, text::url, world::ValidatedDocuments};
+use crate::{
+    probe::OWN_LIVENESS, rebuild, secret_names, store_start, tenant::Tenant, text::url, world::ValidatedDocuments,
+};
 
 /// The directory with the pod's files, inside a container.
 const FILES: &str = "/etc/keelway";
@@ -312,6 +314,12 @@ impl<'a> PodInputs<'a> {
 
     fn value(&self, secret: &str, key: &str) -> Result<Vec<u8>, MissingKey> {
         self.tenant.value(secret, key).map(<[u8]>::to_vec).ok_or_else(|| MissingKey::of_secret(secret, key))
+    }
+
+    /// The kubernetes authority that signs certificates, while those of the previous one are replaced. Workers and fleet agents follow it.
+    fn next_issuer(&self) -> Option<String> {
+        self.value(secret_names::KUBERNETES, "previous.crt").ok()?;
+        String::from_utf8(self.value(secret_names::KUBERNETES, "active.crt").ok()?).ok()
     }
 
     /// A file with a value of one of the cluster's Secrets.

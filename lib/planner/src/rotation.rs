@@ -17,8 +17,8 @@
 //! has replaced what they use. So API servers and gateways present certificates of the previous generation until that person completes the rotation.
 //! Then Retiring begins with new certificates for them, and the previous generation is removed once they are in use.
 //!
-//! An immediate rotation, of a key that was stolen, does not wait for machines that do not respond. For workers it waits for a short time, because
-//! the thief can register workers that never follow. The encryption key has no immediate rotation: if an unobserved API server writes a Secret, nothing
+//! An immediate rotation, of a key that was stolen, does not wait for machines that do not respond. For workers and fleet agents it waits for a short
+//! time, because the thief can register some that never follow. The encryption key has no immediate rotation: if an unobserved API server writes a Secret, nothing
 //! can read it without the previous key.
 //!
 //! A component on a machine that does not respond may run with the keys of before, so it keeps the phase. So does a component that leaves, until it has
@@ -28,7 +28,7 @@
 
 mod blocker;
 mod report;
-mod workers;
+mod trust_holder;
 
 use alloc::{
     collections::BTreeSet,
@@ -64,8 +64,8 @@ use crate::{
 
 use report::report;
 
-pub use blocker::RotationBlocker;
-pub use workers::follows_workers;
+pub use blocker::{RotationBlocker, TrustHolder};
+pub use trust_holder::follows_trust;
 
 /// What a phase does, for people.
 pub(crate) fn effect_of(phase: RotationPhase) -> &'static str {
@@ -180,9 +180,9 @@ fn next_step(
     };
     let pace = RotationPace::of(tenant, key);
     let outdated = || {
-        let workers =
-            || is_of_workers(key).then(|| workers::unconfirmed(tenant, seen, (rotation, pace), now)).flatten();
-        outdated(tenant, world, seen, (key, rotation.phase, pace)).or_else(workers)
+        let holders =
+            || has_holders(key).then(|| trust_holder::unconfirmed(tenant, seen, (rotation, pace), now)).flatten();
+        outdated(tenant, world, seen, (key, rotation.phase, pace)).or_else(holders)
     };
     let after = |step: RotationStep| Some(outdated().unwrap_or(step));
     match rotation.phase {
@@ -218,10 +218,10 @@ fn next_step(
             }
             let unwritten = || (key == RotatedKey::Encryption).then(|| rewrite(tenant, seen)).flatten();
             let retire =
-                if is_of_workers(key) { RotationStep::Enter(RotationPhase::Retiring) } else { RotationStep::Retire };
+                if has_holders(key) { RotationStep::Enter(RotationPhase::Retiring) } else { RotationStep::Retire };
             request.is_complete().then(|| outdated().or_else(unwritten).unwrap_or(retire))
         }
-        RotationPhase::Retiring if is_of_workers(key) && has_previous(tenant, key) => {
+        RotationPhase::Retiring if has_holders(key) && has_previous(tenant, key) => {
             if awaits_issue(tenant, world, seen, (secret_of(key), now.0)) {
                 return Some(RotationStep::Wait(WaitKind::InProgress, RotationBlocker::Certificates(key)));
             }
@@ -238,8 +238,8 @@ fn is_activated(tenant: &Tenant, key: RotatedKey, rotation: &KeyRotation) -> boo
     tenant.fingerprint(secret).is_some_and(|active| is_next(rotation, &active))
 }
 
-/// Whether workers and users have certificates of this authority.
-fn is_of_workers(key: RotatedKey) -> bool {
+/// Whether this authority is trusted outside of the control plane: by workers or fleet agents, which report it, and by users.
+fn has_holders(key: RotatedKey) -> bool {
     key == RotatedKey::KubernetesAuthority
 }
 
@@ -334,6 +334,7 @@ fn concerned(key: RotatedKey, phase: RotationPhase) -> &'static [Role] {
             Role::KubeControllerManager,
             Role::KubeScheduler,
             Role::ClusterController,
+            Role::FleetController,
             Role::Ingress,
             Role::Gateway,
         ],
@@ -359,7 +360,7 @@ fn has_all_files(
     }
 }
 
-/// The components on machines that do not respond, and the workers, that do not have what the phase requires. An immediate rotation continues without
+/// The components on machines that do not respond, and the workers or agents, that do not have what the phase requires. An immediate rotation continues without
 /// them.
 fn left_behind(
     tenant: &Tenant,
@@ -372,8 +373,8 @@ fn left_behind(
     let components = concerned(key, rotation.phase).iter().flat_map(|role| tenant.of_role(*role));
     let silent = components.filter(|(_, component)| seen.machine(&component.spec.hypervisor).is_none());
     let silent = silent.map(|(pod, component)| format!("{} on {}", pod.component, component.spec.hypervisor));
-    let workers = is_of_workers(key).then(|| workers::left_behind(tenant, seen, rotation.phase));
-    silent.chain(workers.into_iter().flatten().map(|name| format!("worker {name}"))).collect()
+    let holders = has_holders(key).then(|| trust_holder::left_behind(tenant, seen, rotation.phase));
+    silent.chain(holders.into_iter().flatten()).collect()
 }
 
 /// The first component that does not run with the keys of the phase, or may not.
@@ -430,7 +431,7 @@ fn take(plan: &mut Plan, target: &RotationTarget, step: &RotationStep, now: &Tim
         }
         RotationStep::RemovePrevious => {
             remove_previous(plan, target);
-            // Workers read the last bundle from now on.
+            // Workers and agents read the last bundle from now on.
             change(plan, target, |place| {
                 if let Some(rotation) = place {
                     rotation.since = now.clone();

@@ -25,7 +25,7 @@ pub struct PresentedCredential {
 const KUBERNETES: RotatedKey = RotatedKey::KubernetesAuthority;
 
 /// Every credential that components of a cluster present to each other.
-pub const PRESENTED_CREDENTIALS: [PresentedCredential; 19] = [
+pub const PRESENTED_CREDENTIALS: [PresentedCredential; 21] = [
     of(RotatedKey::ServiceAccount, (Role::KubeApiserver, TOKEN_KEY), (Role::KubeApiserver, TOKEN_KEYS)),
     of(RotatedKey::ServiceAccount, (Role::KubeControllerManager, TOKEN_KEY), (Role::KubeApiserver, TOKEN_KEYS)),
     of(RotatedKey::EtcdAuthority, (Role::Etcd, "peer.crt"), (Role::Etcd, "ca.crt")),
@@ -51,11 +51,13 @@ pub const PRESENTED_CREDENTIALS: [PresentedCredential; 19] = [
     of(KUBERNETES, API_SERVER, (Role::KubeControllerManager, "ca.crt")),
     of(KUBERNETES, API_SERVER, (Role::KubeScheduler, "ca.crt")),
     of(KUBERNETES, API_SERVER, (Role::ClusterController, "ca.crt")),
+    of(KUBERNETES, API_SERVER, (Role::FleetController, "ca.crt")),
     of(KUBERNETES, API_SERVER, (Role::Ingress, "ca.crt")),
     of(KUBERNETES, API_SERVER, (Role::Gateway, "ca.crt")),
     of(KUBERNETES, (Role::KubeControllerManager, "client.crt"), (Role::KubeApiserver, "ca.crt")),
     of(KUBERNETES, (Role::KubeScheduler, "client.crt"), (Role::KubeApiserver, "ca.crt")),
     of(KUBERNETES, (Role::ClusterController, "client.crt"), (Role::KubeApiserver, "ca.crt")),
+    of(KUBERNETES, (Role::FleetController, "client.crt"), (Role::KubeApiserver, "ca.crt")),
     of(KUBERNETES, (Role::Gateway, "client.crt"), (Role::KubeApiserver, "ca.crt")),
 ];
 

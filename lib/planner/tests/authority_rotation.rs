@@ -8,7 +8,7 @@ use keelway_api::{
     jiff::SignedDuration,
     rotation::{RotatedKey, RotationPhase, RotationRequest},
 };
-use keelway_planner::{MintRequest, Plan, WaitBlocker, WorkerTrust, invariants};
+use keelway_planner::{MintRequest, ObservedTrust, Plan, WaitBlocker, invariants};
 use proptest::{collection::vec, prelude::*};
 
 use crate::{
@@ -43,7 +43,7 @@ fn secret(key: RotatedKey) -> &'static str {
 fn settled() -> World {
     let mut world = World::settled(MEMBERS);
     world.records_keys = true;
-    let worker = |name: &str| WorkerTrust { name: name.to_owned(), is_ready: true, ..WorkerTrust::default() };
+    let worker = |name: &str| ObservedTrust { name: name.to_owned(), is_ready: true, ..ObservedTrust::default() };
     world.workers = ["w1", "w2"].map(worker).to_vec();
     let _ = world.pass(&calm(MEMBERS));
     world
@@ -201,7 +201,7 @@ fn an_immediate_rotation_does_not_wait_for_a_silent_machine() {
 #[test]
 fn an_immediate_rotation_waits_for_ready_workers_for_a_short_time() {
     let mut world = settled();
-    world.workers.push(WorkerTrust { name: "absent".to_owned(), ..WorkerTrust::default() });
+    world.workers.push(ObservedTrust { name: "absent".to_owned(), ..ObservedTrust::default() });
     world.stuck_worker = Some("w2".to_owned());
     request_now(&mut world, KUBERNETES);
     let at_once = Round { minutes: 0, ..calm(MEMBERS) };
@@ -231,6 +231,46 @@ fn a_rotation_that_waits_for_a_person_can_be_completed_immediately() {
     let _ = reach(&mut world, KUBERNETES, RotationPhase::Completed);
     assert!(!values(&world, KUBERNETES).contains_key("previous.key"));
     assert_eq!(left_behind(&world, KUBERNETES), ["worker w1"]);
+}
+
+#[test]
+fn the_agents_of_a_fleet_follow_its_authority() {
+    let mut world = World::settled_fleet(MEMBERS);
+    world.records_keys = true;
+    let agent = |name: &str| ObservedTrust { name: name.to_owned(), is_ready: true, ..ObservedTrust::default() };
+    world.workers = ["east", "west"].map(agent).to_vec();
+    let _ = world.pass(&calm(MEMBERS));
+    let first = values(&world, KUBERNETES)["active.crt"].clone();
+
+    (world.stuck_worker, world.workers[1].trusted) = (Some("west".to_owned()), None);
+    request(&mut world, KUBERNETES, false);
+    let waits = |world: &mut World| {
+        let mut said = Vec::new();
+        for _ in 0..20 {
+            said = world.pass(&calm(MEMBERS)).waiting.iter().map(|waiting| waiting.blocker.to_string()).collect();
+        }
+        said
+    };
+    let said = waits(&mut world);
+    let silent = "agent of cluster west to report which authorities they trust: ";
+    assert!(said.iter().any(|text| text.starts_with(silent)), "{said:?}");
+    world.workers[1].trusted = Some("those of before".to_owned());
+    let said = waits(&mut world);
+    assert!(said.iter().any(|text| text == "agent of cluster west to trust the next kubernetes authority"), "{said:?}");
+    world.stuck_worker = None;
+
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Prepared);
+    let config = world.configs.values().flat_map(|config| config.pods.values()).flat_map(|pod| &pod.files);
+    let config = config.into_iter().find(|file| file.path == "fleet-controller.json").unwrap();
+    let config: serde_json::Value = serde_json::from_slice(&config.content).unwrap();
+    let next = values(&world, KUBERNETES)["active.crt"].clone();
+    assert_eq!(config["issuer"].as_str().map(str::as_bytes), Some(next.0.as_slice()));
+    request(&mut world, KUBERNETES, true);
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Completed);
+    let left = values(&world, KUBERNETES);
+    assert_eq!(left.keys().collect::<Vec<_>>(), ["active.crt", "active.key", "bundle.crt"]);
+    assert_ne!(left["bundle.crt"], first);
+    assert!(is_settled(&world.pass(&calm(MEMBERS))));
 }
 
 /// The leaders that workers follow may be on the machine that does not respond.
@@ -405,10 +445,10 @@ fn a_worker_that_does_not_follow_keeps_the_phase() {
     request(&mut world, KUBERNETES, false);
     let _ = reach(&mut world, KUBERNETES, RotationPhase::Announcing);
     // A worker of an earlier release reports nothing.
-    world.workers.push(WorkerTrust { name: "w3".to_owned(), ..WorkerTrust::default() });
+    world.workers.push(ObservedTrust { name: "w3".to_owned(), ..ObservedTrust::default() });
     for _ in 0..20 {
         let _ = world.pass(&calm(MEMBERS));
-        world.workers[2] = WorkerTrust { name: "w3".to_owned(), is_ready: true, ..WorkerTrust::default() };
+        world.workers[2] = ObservedTrust { name: "w3".to_owned(), is_ready: true, ..ObservedTrust::default() };
     }
     assert_eq!(phase(&world, KUBERNETES), Some(RotationPhase::Announcing));
     world.workers[2].is_ready = false;

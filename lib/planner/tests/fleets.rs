@@ -68,7 +68,7 @@ impl World {
             certificates: self.certificates.clone(),
             restores: BTreeMap::new(),
             rewrites: BTreeMap::new(),
-            workers: BTreeMap::new(),
+            trust: BTreeMap::new(),
             preflights: BTreeMap::new(),
             stores: BTreeMap::new(),
         }
@@ -169,7 +169,7 @@ fn the_fleet_controller_has_the_endpoints_for_agents() {
     assert_eq!(addresses.as_array().unwrap().len(), 2, "{addresses}");
 }
 
-/// The driver sees whether its bindings are there, and what an upgrade would meet. It changes nothing.
+/// The driver sees whether its bindings are there, what agents trust, and what an upgrade would meet. It changes nothing.
 #[test]
 fn a_driver_only_reads_in_a_fleet() {
     let [first, rights, last] = FirstBindings::Fleet.stages();
@@ -187,6 +187,7 @@ fn a_driver_only_reads_in_a_fleet() {
             "verbs": ["get"],
             "resourceNames": ["keelway:driver"],
         },
+        { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list"] },
         { "nonResourceURLs": ["/metrics"], "verbs": ["get"] },
         {
             "apiGroups": ["admissionregistration.k8s.io"],

@@ -8,18 +8,17 @@ use keelway_api::{
 };
 use keelway_base::error_chain::chain_text;
 use keelway_planner::{
-    ComponentHealth, Probe, RestorableSnapshot, SecretRewrite, StoreObservation, StoreOrder, UpgradePreflight,
-    WorkerTrust, probes,
+    ComponentHealth, ObservedTrust, Probe, RestorableSnapshot, SecretRewrite, StoreObservation, StoreOrder,
+    UpgradePreflight, probes,
 };
 
 use crate::{
     Components, Machines, SnapshotError, TakenSnapshot, health, managed_cluster,
     observe::member_probes,
-    preflight, secret_rewrite,
+    observed_trust, preflight, secret_rewrite,
     snapshots::{self, verified::VerifiedSnapshots},
     stores::{self, StoreClients},
     tls::TlsClients,
-    worker_trust,
 };
 
 /// Components that are reached through [`Machines::dial`], with TLS on top.
@@ -96,8 +95,8 @@ impl Components for DialledComponents {
         secret_rewrite::observe(&self.machines, &self.clients, documents, id).await
     }
 
-    async fn worker_trust(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<Vec<WorkerTrust>> {
-        worker_trust::observe(&self.machines, &self.clients, documents, id).await
+    async fn observed_trust(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<Vec<ObservedTrust>> {
+        observed_trust::observe(&self.machines, &self.clients, documents, id).await
     }
 
     async fn upgrade_preflight(&self, documents: &Documents, id: &ClusterId) -> UpgradePreflight {

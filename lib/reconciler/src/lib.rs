@@ -15,6 +15,7 @@ mod listing;
 mod managed_cluster;
 mod mint;
 mod observe;
+mod observed_trust;
 mod pass;
 mod preflight;
 pub mod reach;
@@ -29,7 +30,6 @@ mod stores;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tls;
-mod worker_trust;
 mod workers;
 
 pub use adopt::{AdoptError, adopt};
@@ -74,8 +74,8 @@ use keelway_api::{
 use keelway_cri::proxy::connection::MachineConnection;
 use keelway_machine::action::Action;
 use keelway_planner::{
-    ComponentHealth, DataRestoration, MintRequest, Probe, RestorableSnapshot, SecretRewrite, StoreObservation,
-    StoreOrder, UpgradePreflight, WorkerTrust,
+    ComponentHealth, DataRestoration, MintRequest, ObservedTrust, Probe, RestorableSnapshot, SecretRewrite,
+    StoreObservation, StoreOrder, UpgradePreflight,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -209,7 +209,7 @@ pub trait Components: Send + Sync {
         ObservedValue::unreachable("its Secrets cannot be queried")
     }
     /// Returns what the workers of a cluster report about the authorities that they trust. Bounded in time.
-    async fn worker_trust(&self, _documents: &Documents, _id: &ClusterId) -> ObservedValue<Vec<WorkerTrust>> {
+    async fn observed_trust(&self, _documents: &Documents, _id: &ClusterId) -> ObservedValue<Vec<ObservedTrust>> {
         ObservedValue::unreachable("its workers cannot be listed")
     }
     /// Returns what the checks before an upgrade of a cluster to another minor version read. Bounded in time.

@@ -9,12 +9,12 @@ use crate::managed_cluster::REQUEST;
 /// The number of objects in one response.
 const PAGE: u32 = 250;
 
-/// Returns all objects with these labels. The error is text for users.
-pub(crate) async fn list_all<K>(api: &Api<K>, labels: &str) -> Result<Vec<K>, String>
+/// Returns all objects that `selected` selects. The error is text for users.
+pub(crate) async fn list_all<K>(api: &Api<K>, selected: ListParams) -> Result<Vec<K>, String>
 where
     K: Clone + std::fmt::Debug + DeserializeOwned,
 {
-    let (mut objects, mut page) = (Vec::new(), ListParams::default().limit(PAGE).labels(labels));
+    let (mut objects, mut page) = (Vec::new(), selected.limit(PAGE));
     loop {
         let listed = match tokio::time::timeout(REQUEST, api.list(&page)).await {
             Ok(Ok(listed)) => listed,

@@ -16,7 +16,7 @@ use keelway_api::{
 };
 use keelway_planner::{
     ComponentHealth, HealthWitness, ObservedCertificates, PassObservation, Probe, RestorableSnapshot, StoreObservation,
-    begins_minor_upgrade, follows_workers, has_store, needs_store, probes, rewrites_secrets,
+    begins_minor_upgrade, follows_trust, has_store, needs_store, probes, rewrites_secrets,
 };
 use tokio::time::timeout;
 
@@ -95,12 +95,12 @@ async fn ask(
     let begins_upgrade = |cluster: &Cluster| begins_minor_upgrade(documents, cluster);
     let changes = future::join3(
         ask_each(documents, rewrites_secrets, |id| components.rewritten(documents, id)),
-        ask_each(documents, follows_workers, |id| components.worker_trust(documents, id)),
+        ask_each(documents, follows_trust, |id| components.observed_trust(documents, id)),
         ask_each(documents, begins_upgrade, |id| components.upgrade_preflight(documents, id)),
     );
     let stores = future::join3(stores, restores(components, documents), changes);
     let (seen, health, bindings, (stores, restores, changes)) = join4(seen, health, bindings, stores).await;
-    let (rewrites, workers, preflights) = changes;
+    let (rewrites, trust, preflights) = changes;
     let health: BTreeMap<PodName, ComponentHealth> = health.into_iter().collect();
     let names: Vec<HypervisorName> = looks.into_keys().cloned().collect();
     let states = names.into_iter().zip(seen).collect();
@@ -122,7 +122,7 @@ async fn ask(
         stores,
         restores,
         rewrites,
-        workers,
+        trust,
         preflights,
     })
 }

@@ -9,7 +9,7 @@ use futures::future::{join3, try_join_all};
 use k8s_openapi::api::core::v1::Node;
 use keelway_api::{Documents, machine::ObservedValue, name::ClusterId};
 use keelway_planner::{FirstBindings, UpgradePreflight};
-use kube::{Api, ResourceExt};
+use kube::{Api, ResourceExt, api::ListParams};
 use tokio::time::timeout;
 
 use crate::{
@@ -61,7 +61,7 @@ async fn kubelets(
     if FirstBindings::of_id(documents, id) == FirstBindings::Fleet {
         return Ok(BTreeMap::new());
     }
-    let nodes = list_all(&Api::<Node>::all(client), "").await?;
+    let nodes = list_all(&Api::<Node>::all(client), ListParams::default()).await?;
     let version = |node: &Node| {
         let info = node.status.as_ref()?.node_info.as_ref()?;
         Some((node.name_any(), info.kubelet_version.clone()))

@@ -24,7 +24,7 @@ const REMOVE: &str = "remove the field";
 const REMOVE_OR_ZERO: &str = "remove the field, or write 0";
 
 /// Every such field. Those that only disable what a fleet does not have, such as `vpn.enabled`, are allowed.
-pub(crate) const FIELDS_WITHOUT_FLEET: [FieldWithoutFleet; 12] = [
+pub(crate) const FIELDS_WITHOUT_FLEET: [FieldWithoutFleet; 10] = [
     FieldWithoutFleet {
         path: "vpn.cidrs",
         is_set: |spec| spec.vpn.cidrs != VpnSpec::default().cidrs,
@@ -92,26 +92,10 @@ pub(crate) const FIELDS_WITHOUT_FLEET: [FieldWithoutFleet; 12] = [
         help: REMOVE,
     },
     FieldWithoutFleet {
-        path: "certificates.rotationDeadline",
-        is_set: |spec| spec.certificates.rotation_deadline != CertificatesSpec::default().rotation_deadline,
-        is_set_expression: || {
-            differs_from_span("certificates.rotationDeadline", CertificatesSpec::default().rotation_deadline)
-        },
-        problem: NO_WORKERS,
-        help: REMOVE,
-    },
-    FieldWithoutFleet {
         path: "workers.version",
         is_set: |spec| spec.workers.version.is_some(),
         is_set_expression: || "has(self.workers) && has(self.workers.version)".to_owned(),
         problem: NO_WORKERS,
-        help: REMOVE,
-    },
-    FieldWithoutFleet {
-        path: "rotations.kubernetesAuthority",
-        is_set: |spec| spec.rotations.kubernetes_authority.is_some(),
-        is_set_expression: || "has(self.rotations) && has(self.rotations.kubernetesAuthority)".to_owned(),
-        problem: "the agents of a fleet cannot follow another authority yet",
         help: REMOVE,
     },
 ];

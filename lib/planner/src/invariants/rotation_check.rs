@@ -160,6 +160,7 @@ impl UsedKey {
                     (Role::KubeControllerManager, "ca.crt"),
                     (Role::KubeScheduler, "ca.crt"),
                     (Role::ClusterController, "ca.crt"),
+                    (Role::FleetController, "ca.crt"),
                     (Role::Ingress, "ca.crt"),
                     (Role::Gateway, "ca.crt"),
                 ],
@@ -170,15 +171,15 @@ impl UsedKey {
     }
 }
 
-/// Every worker that is ready has to trust what the documents of before contain, so that no kubelet is cut off.
+/// Every worker or agent that is ready has to trust what the documents of before contain, so that none is cut off.
 fn unconfirmed(step: &PlanTransition, id: &ClusterId, before: &Secret) -> Vec<String> {
     let bundle = before.data.iter().flatten().find(|(key, _)| key.as_str() == "bundle.crt");
     let wanted = bundle.map(|(_, bundle)| sha256_hex(&bundle.0));
-    let Some(workers) = step.seen.workers.get(id).and_then(|seen| seen.known()) else {
-        return [format!("{id}: nobody knows what its workers trust")].to_vec();
+    let Some(reports) = step.seen.trust.get(id).and_then(|seen| seen.known()) else {
+        return [format!("{id}: nobody knows what its workers or agents trust")].to_vec();
     };
-    let others = workers.iter().filter(|worker| worker.is_ready && worker.trusted != wanted);
-    others.map(|worker| format!("{id}: worker {} trusts other authorities", worker.name)).collect()
+    let others = reports.iter().filter(|report| report.is_ready && report.trusted != wanted);
+    others.map(|report| format!("{id}: {} trusts other authorities", report.name)).collect()
 }
 
 /// The store of a cluster has to record that the active key encrypts every Secret.

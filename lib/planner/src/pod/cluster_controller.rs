@@ -97,7 +97,9 @@ impl PodInputs<'_> {
         if let (Some(_), Some(fields)) = (self.worker_registries_file(), content.as_object_mut()) {
             fields.insert("registries".to_string(), json!(at(REGISTRIES)));
         }
-        if let (Some(issuer), Some(fields)) = (self.issuer_of_workers(), content.as_object_mut()) {
+        // The controller of v0.1.0 refuses the field.
+        let issuer = self.next_issuer().filter(|_| self.follows_v0_1_0());
+        if let (Some(issuer), Some(fields)) = (issuer, content.as_object_mut()) {
             fields.insert("issuer".to_string(), json!(issuer));
         }
         if let (Some(kubelets), Some(fields)) = (self.kubelet_upgrades(), content.as_object_mut()) {
@@ -119,17 +121,6 @@ impl PodInputs<'_> {
                 "drainTimeout": workers.drain_timeout,
             })
         })
-    }
-
-    /// The authority that signs certificates of workers, while certificates of the previous one are replaced.
-    fn issuer_of_workers(&self) -> Option<String> {
-        // The controller of v0.1.0 refuses the field.
-        let is_replaced = self.follows_v0_1_0() && self.value(secret_names::KUBERNETES, "previous.crt").is_ok();
-        if !is_replaced {
-            return None;
-        }
-        let issuer = self.value(secret_names::KUBERNETES, "active.crt").ok()?;
-        String::from_utf8(issuer).ok()
     }
 
     /// The cluster's own credentials for the images that its workers pull. Those of a class belong to the operator, and users of the cluster, who are

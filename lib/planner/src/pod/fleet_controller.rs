@@ -26,7 +26,7 @@ impl PodInputs<'_> {
         let mut files = vec![
             self.fleet_controller_file(),
             self.kubeconfig(OnChange::PickedUp)?,
-            // Tokens of workload clusters contain these authorities.
+            // It publishes these authorities to fleet agents, and tokens contain them.
             self.shared("ca.crt", secret_names::KUBERNETES, "bundle.crt", OnChange::PickedUp)?,
         ];
         files.extend(self.certificate("client")?);
@@ -53,11 +53,14 @@ impl PodInputs<'_> {
 
     /// Like all its files it is read again when it changes, so ingresses change without a restart.
     fn fleet_controller_file(&self) -> PodFile {
-        let content = json!({
+        let mut content = json!({
             "kubeconfig": at("kubeconfig.json"),
             "endpoints": self.public_endpoints(),
             "authorities": at("ca.crt"),
         });
+        if let (Some(issuer), Some(fields)) = (self.next_issuer(), content.as_object_mut()) {
+            fields.insert("issuer".to_string(), json!(issuer));
+        }
         document("fleet-controller.json", &content, OnChange::PickedUp)
     }
 

@@ -3,7 +3,7 @@
 use alloc::{format, string::String, vec::Vec};
 
 use keelway_api::{
-    Time,
+    Cluster, Time,
     name::{ComponentName, HypervisorName},
     rotation::{RotatedKey, RotationPhase},
 };
@@ -49,31 +49,42 @@ pub enum RotationBlocker {
     /// Certificates have to be issued by the new generation of an authority.
     #[error("certificates to be issued by the new {0}")]
     Certificates(RotatedKey),
-    /// Workers have to confirm what the phase requires.
-    #[error("{} to {}", workers(.names), task_of(*.phase))]
-    Workers {
+    /// Workers or agents have to confirm what the phase requires.
+    #[error("{} to {}", holder.listed(.names), task_of(*.phase))]
+    Trust {
+        /// Who they are.
+        holder: TrustHolder,
         /// Their names.
         names: Vec<String>,
         /// The current phase.
         phase: RotationPhase,
     },
-    /// Workers do not report what they trust.
-    #[error("{} to report which authorities they trust: update them with `keelway node upgrade`, or remove them with `keelway node evict`", workers(.0))]
-    SilentWorkers(Vec<String>),
-    /// Workers that have not confirmed are not ready.
-    #[error(
-        "{} to return before {}: start them, or delete their Nodes. A worker that returns later has to join again with a token",
-        workers(.names), .until.0
-    )]
-    AbsentWorkers {
+    /// They do not report what they trust.
+    #[error("{} to report which authorities they trust: {}", holder.listed(.names), holder.update())]
+    SilentTrust {
+        /// Who they are.
+        holder: TrustHolder,
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// Those that have not confirmed are not ready.
+    #[error("{} to return before {}: {}", holder.listed(.names), .until.0, holder.absence())]
+    AbsentTrust {
+        /// Who they are.
+        holder: TrustHolder,
         /// Their names.
         names: Vec<String>,
         /// When the rotation continues without them.
         until: Time,
     },
-    /// The API did not report its workers.
-    #[error("its API to report the workers: {0}")]
-    WorkersUnknown(String),
+    /// The API did not report them.
+    #[error("its API to report the {}: {why}", holder.plural())]
+    UnknownTrust {
+        /// Who they are.
+        holder: TrustHolder,
+        /// The error.
+        why: String,
+    },
     /// Another rotation is requested before this one has ended.
     #[error(
         "the rotation of {requested_at} to be completed: set spec.rotations.{field}.requestedAt to that time again, and complete it before you \
@@ -99,13 +110,64 @@ fn goal_of(key: RotatedKey, phase: RotationPhase) -> String {
     }
 }
 
-/// `worker w1`, or `workers w1, w2`.
-fn workers(names: &[String]) -> String {
-    let noun = if names.len() == 1 { "worker" } else { "workers" };
-    format!("{noun} {}", listed(names.iter()))
+/// Who trusts the kubernetes authority of a cluster, and reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrustHolder {
+    /// Its workers.
+    Worker,
+    /// The agents of a fleet, one for each workload cluster.
+    FleetAgent,
 }
 
-/// What workers have to do before a phase ends.
+impl TrustHolder {
+    pub(super) fn of(cluster: &Cluster) -> Self {
+        if cluster.spec.is_fleet() { Self::FleetAgent } else { Self::Worker }
+    }
+
+    fn plural(self) -> &'static str {
+        match self {
+            Self::Worker => "workers",
+            Self::FleetAgent => "agents",
+        }
+    }
+
+    /// `worker w1`, or `agent of cluster west`.
+    pub(super) fn named(self, name: &str) -> String {
+        match self {
+            Self::Worker => format!("worker {name}"),
+            Self::FleetAgent => format!("agent of cluster {name}"),
+        }
+    }
+
+    /// `worker w1`, or `workers w1, w2`.
+    fn listed(self, names: &[String]) -> String {
+        match (names, self) {
+            ([name], _) => self.named(name),
+            (names, Self::Worker) => format!("workers {}", listed(names.iter())),
+            (names, Self::FleetAgent) => format!("agents of clusters {}", listed(names.iter())),
+        }
+    }
+
+    fn update(self) -> &'static str {
+        match self {
+            Self::Worker => "update them with `keelway node upgrade`, or remove them with `keelway node evict`",
+            Self::FleetAgent => "update them with the manifests of this release, or delete their Clusters in the fleet",
+        }
+    }
+
+    fn absence(self) -> &'static str {
+        match self {
+            Self::Worker => {
+                "start them, or delete their Nodes. A worker that returns later has to join again with a token"
+            }
+            Self::FleetAgent => {
+                "start them, or delete their Clusters in the fleet. An agent that returns later needs another token"
+            }
+        }
+    }
+}
+
+/// What they have to do before a phase ends.
 fn task_of(phase: RotationPhase) -> &'static str {
     match phase {
         RotationPhase::Announcing => "trust the next kubernetes authority",

@@ -14,9 +14,9 @@ use keelway_api::{
     store_observation::MemberId,
 };
 use keelway_planner::{
-    CertificateSeen, ComponentHealth, FirstBindings, HeldConfig, HeldMachine, PassObservation, Plan, Recovery,
-    RestorableSnapshot, SecretRewrite, StoreOrder, WorkerTrust, configure, follows_workers, invariants, plan,
-    record_minted, recover, rewrites_secrets, store_model::StoreModel,
+    CertificateSeen, ComponentHealth, FirstBindings, HeldConfig, HeldMachine, ObservedTrust, PassObservation, Plan,
+    Recovery, RestorableSnapshot, SecretRewrite, StoreOrder, configure, follows_trust, invariants, plan, record_minted,
+    recover, rewrites_secrets, store_model::StoreModel,
 };
 
 use crate::model::{apply, hypervisors, identified, mint, see_signers};
@@ -73,7 +73,7 @@ pub(super) struct World {
     /// What the cluster records of the Secrets that were written again.
     pub(super) rewrite: SecretRewrite,
     /// What each worker reports.
-    pub(super) workers: Vec<WorkerTrust>,
+    pub(super) workers: Vec<ObservedTrust>,
     /// A worker that is ready, and does not follow.
     pub(super) stuck_worker: Option<String>,
     /// When the previous generation of each authority ends.
@@ -91,10 +91,11 @@ fn is_set(bits: u8, number: usize) -> bool {
 }
 
 impl World {
-    fn new(replicas: u32) -> Self {
+    fn new(replicas: u32, is_fleet: bool) -> Self {
+        let fleet = if is_fleet { ", fleet: {}" } else { "" };
         let cluster = format!(
             "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: c1, namespace: default}}\n\
-             spec: {{version: 1.37.0, etcd: {{replicas: {replicas}}}, controlPlane: {{replicas: 2}}}}\n"
+             spec: {{version: 1.37.0, etcd: {{replicas: {replicas}}}, controlPlane: {{replicas: 2}}{fleet}}}\n"
         );
         let text: String = std::iter::once(cluster).chain(hypervisors(&MACHINES)).collect();
         let (documents, machines) = identified(&text);
@@ -121,13 +122,21 @@ impl World {
     }
 
     pub(super) fn settled(replicas: u32) -> Self {
-        let mut world = Self::new(replicas);
+        Self::new(replicas, false).settles(replicas)
+    }
+
+    pub(super) fn settled_fleet(replicas: u32) -> Self {
+        Self::new(replicas, true).settles(replicas)
+    }
+
+    fn settles(mut self, replicas: u32) -> Self {
+        let world = &mut self;
         for _ in 0..8 {
             let _ = world.pass(&calm(replicas));
         }
         let plan = world.pass(&calm(replicas));
         assert_eq!((plan.decisions, plan.waiting), (vec![], vec![]));
-        world
+        self
     }
 
     pub(super) fn id(&self) -> ClusterId {
@@ -225,12 +234,12 @@ impl World {
         PassObservation {
             machines: self.machines.iter().enumerate().map(machine).collect(),
             health: health.collect(),
-            bindings: [(id, ObservedValue::Known(FirstBindings::Cluster.digest()))].into(),
+            bindings: [(id.clone(), ObservedValue::Known(FirstBindings::of_id(&self.documents, &id).digest()))].into(),
             certificates: self.certificates.clone(),
             restores: self.snapshots(),
             stores: store.into_iter().collect(),
             rewrites: self.rewrites(),
-            workers: self.reports(),
+            trust: self.reports(),
             ..PassObservation::default()
         }
     }
@@ -241,21 +250,23 @@ impl World {
         rewrites_secrets(cluster).then(seen).into_iter().collect()
     }
 
-    fn reports(&self) -> BTreeMap<ClusterId, ObservedValue<Vec<WorkerTrust>>> {
+    fn reports(&self) -> BTreeMap<ClusterId, ObservedValue<Vec<ObservedTrust>>> {
         let cluster = self.documents.clusters.values().next().unwrap();
         let seen = || (self.id(), ObservedValue::Known(self.workers.clone()));
-        follows_workers(cluster).then(seen).into_iter().collect()
+        follows_trust(cluster).then(seen).into_iter().collect()
     }
 
-    /// Workers that are ready follow what a cluster-controller publishes.
+    /// Workers that are ready follow what a cluster-controller publishes, and agents what a fleet-controller publishes.
     fn follow_authorities(&mut self) {
         let machines = self.machines.keys().filter_map(|name| self.configs.get(name));
-        let mut pods = machines.flat_map(|config| &config.pods);
-        let Some((_, pod)) = pods.find(|(name, _)| name.component.as_str().starts_with("cluster-controller")) else {
-            return;
+        let pods = machines.flat_map(|config| &config.pods);
+        let publishes = |pod: &&Pod| {
+            let path = pod.files.first().map(|file| file.path.as_str());
+            path.is_some_and(|path| path == "cluster-controller.json" || path == "fleet-controller.json")
         };
+        let Some(pod) = pods.map(|(_, pod)| pod).find(publishes) else { return };
         let file = |path: &str| pod.files.iter().find(|file| file.path == path).map(|file| file.content.clone());
-        let (bundle, config) = (file("ca.crt").unwrap(), file("cluster-controller.json").unwrap());
+        let (bundle, config) = (file("ca.crt").unwrap(), pod.files[0].content.clone());
         let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
         for worker in
             self.workers.iter_mut().filter(|worker| worker.is_ready && self.stuck_worker.as_ref() != Some(&worker.name))

@@ -20,7 +20,7 @@ use k8s_openapi::{
 use keelway_planner::SilentWebhook;
 use kube::{
     Api, Client, ResourceExt,
-    api::{ApiResource, DynamicObject},
+    api::{ApiResource, DynamicObject, ListParams},
 };
 
 use crate::listing::list_all;
@@ -63,7 +63,9 @@ pub(super) async fn silent(client: &Client) -> Result<BTreeSet<SilentWebhook>, S
     ];
     let mut webhooks = Vec::new();
     for kind in kinds {
-        for configuration in list_all(&Api::<DynamicObject>::all_with(client.clone(), &kind), "").await? {
+        for configuration in
+            list_all(&Api::<DynamicObject>::all_with(client.clone(), &kind), ListParams::default()).await?
+        {
             webhooks.extend(webhooks_of(&kind.kind, &configuration)?);
         }
     }
@@ -74,7 +76,9 @@ pub(super) async fn silent(client: &Client) -> Result<BTreeSet<SilentWebhook>, S
 async fn silence_of(client: &Client, asked: &AdmissionWebhook) -> Result<Option<SilentWebhook>, String> {
     let Some(service) = asked.asked() else { return Ok(None) };
     let slices = Api::<EndpointSlice>::namespaced(client.clone(), &service.namespace);
-    let slices = list_all(&slices, &format!("kubernetes.io/service-name={}", service.name)).await?;
+    let slices =
+        list_all(&slices, ListParams::default().labels(&format!("kubernetes.io/service-name={}", service.name)))
+            .await?;
     let is_silent = !slices.iter().any(has_ready_endpoint);
     Ok(is_silent.then(|| SilentWebhook {
         configuration: asked.configuration.clone(),
