@@ -1,7 +1,7 @@
 //! Which authorities of the fleet the agent trusts, and which one issued its certificate. Both follow what the fleet publishes, so that its authority can be
 //! rotated while agents are connected. The agent reports both on its Lease, and a rotation waits for that.
 
-use std::{pin::pin, time::Duration};
+use std::pin::pin;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -16,13 +16,6 @@ use kube::{
 };
 use rustls_pki_types::{CertificateDer, pem, pem::PemObject};
 use serde_json::{Map, Value, json};
-use tokio::time::sleep;
-
-use crate::kind_watch::SteadyPause;
-
-/// The pause before another certificate is requested. The signer of the fleet reads its files again a moment after they were replaced, and until then, a
-/// request leads to another certificate of the previous authority.
-const BEFORE_REQUEST: Duration = Duration::from_secs(5);
 
 /// What a session with the fleet relies on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,8 +31,8 @@ pub(crate) struct SessionTrust {
 pub(crate) enum TrustChange {
     /// The agent has to trust these authorities from now on, PEM.
     Authorities(String),
-    /// The agent has to request a certificate from the next authority.
-    Certificate,
+    /// The agent has to request a certificate of the authority with this key identifier.
+    Certificate(String),
 }
 
 impl SessionTrust {
@@ -58,20 +51,17 @@ impl SessionTrust {
             return Some(TrustChange::Authorities(authorities.clone()));
         }
         let issuer = data.get(ISSUER_KEY)?;
-        (self.issuer.as_ref() != Some(issuer)).then_some(TrustChange::Certificate)
+        (self.issuer.as_ref() != Some(issuer)).then(|| TrustChange::Certificate(issuer.clone()))
     }
 
     /// Waits until something has to change.
     pub(crate) async fn changed(&self, client: &Client) -> TrustChange {
         let published: Api<ConfigMap> = Api::namespaced(client.clone(), TOKEN_NAMESPACE);
-        let mut versions = pin!(watch_object(published, FLEET_INFORMATION).backoff(SteadyPause));
+        let mut versions = pin!(watch_object(published, FLEET_INFORMATION).default_backoff());
         loop {
             match versions.next().await {
                 Some(Ok(version)) => {
                     if let Some(change) = self.change(version.as_ref()) {
-                        if change == TrustChange::Certificate {
-                            sleep(BEFORE_REQUEST).await;
-                        }
                         return change;
                     }
                 }
@@ -110,7 +100,7 @@ mod tests {
         assert_eq!(change(&session, OLD, None), None);
         assert_eq!(change(&session, &both, Some("02")), Some(TrustChange::Authorities(both.clone())));
         session.authorities.clone_from(&both);
-        assert_eq!(change(&session, &both, Some("02")), Some(TrustChange::Certificate));
+        assert_eq!(change(&session, &both, Some("02")), Some(TrustChange::Certificate("02".to_owned())));
         session.issuer = Some("02".to_owned());
         assert_eq!(change(&session, &both, Some("02")), None);
         assert_eq!(change(&session, NEW, None), Some(TrustChange::Authorities(NEW.to_owned())));

@@ -42,8 +42,12 @@ const LOOK: Duration = Duration::from_secs(600);
 /// Why a session ends that is followed by another one.
 const RENEWED: &str = "renewed the certificate of the agent";
 const ADOPTED: &str = "trusts the authorities that the fleet publishes";
-/// The pause before the agent tries again to follow other authorities.
-const FOLLOW_AGAIN: Duration = Duration::from_secs(10);
+/// The first and the longest pause before the agent tries again to follow other authorities. The signer of the fleet reads its files again within a
+/// minute after they were replaced, and signs with the previous authority until then.
+const FOLLOW_PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_FOLLOW_PAUSE: Duration = Duration::from_secs(3600);
+/// The time within which the agents of a fleet request certificates of the next authority.
+const REQUESTS_WITHIN: Duration = Duration::from_secs(5);
 
 /// A session with the fleet ended.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +73,9 @@ pub enum FleetError {
          register the cluster again, apply the manifests of a new token; otherwise, delete the namespace of the agent"
     )]
     Revoked(#[source] Box<Error>),
+    /// The endpoint cannot be verified with authorities that the fleet publishes.
+    #[error("the fleet publishes authorities with which its API cannot be verified; the agent keeps those that it has")]
+    Unverified(#[source] Box<Error>),
     /// Reports cannot be sent.
     #[error("cannot report to the fleet")]
     Report(#[source] Box<Error>),
@@ -159,25 +166,46 @@ impl FleetConnection {
             error = inventory::send(&client, &self.token.cluster, self.inventory.clone(), self.reports.observed()) => Err(FleetError::Report(Box::new(error))),
             () = works::watch(&client, &namespace, &self.own_namespace, &self.works) => Err(FleetError::Ended),
             renewed = self.renew(&client, identity.renew_at) => Ok(renewed.map(|()| RENEWED)?),
-            what = self.follow(&client, &trust) => Ok(what),
+            what = self.follow((endpoint, &client), &identity, &trust) => Ok(what),
         }
     }
 
-    /// Waits until the fleet publishes other authorities, and adopts them. What fails is retried, while the session continues.
-    async fn follow(&self, client: &Client, trust: &SessionTrust) -> &'static str {
+    /// Waits until the fleet publishes other authorities, and adopts them. What fails is tried again later, while the session continues.
+    async fn follow(
+        &self,
+        (endpoint, client): (&str, &Client),
+        identity: &FleetIdentity,
+        trust: &SessionTrust,
+    ) -> &'static str {
+        let mut pause = FOLLOW_PAUSE;
         loop {
-            let (adopted, what) = match trust.changed(client).await {
-                TrustChange::Authorities(authorities) => (self.identities.trust(&authorities).await, ADOPTED),
-                TrustChange::Certificate => {
-                    (self.identities.request(client, Timestamp::now()).await.map(drop), RENEWED)
+            let followed = match trust.changed(client).await {
+                TrustChange::Authorities(authorities) => {
+                    self.adopt(endpoint, identity, &authorities).await.map(|()| ADOPTED)
                 }
+                TrustChange::Certificate(issuer) => self.reissue(client, &issuer).await.map(|()| RENEWED),
             };
-            match adopted {
-                Ok(()) => return what,
+            match followed {
+                Ok(what) => return what,
                 Err(error) => tracing::warn!(error = %ErrorChain(&error), "cannot follow the authorities of the fleet"),
             }
-            sleep(FOLLOW_AGAIN).await;
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_FOLLOW_PAUSE);
         }
+    }
+
+    /// Stores authorities with which the endpoint was verified. With others, the agent could not even learn of later ones.
+    async fn adopt(&self, endpoint: &str, identity: &FleetIdentity, authorities: &str) -> Result<(), FleetError> {
+        let client = self.client(endpoint, authorities, &FleetCredentials::Identity(identity))?;
+        client.apiserver_version().await.map_err(|error| FleetError::Unverified(Box::new(error)))?;
+        Ok(self.identities.trust(authorities).await?)
+    }
+
+    /// Requests a certificate of the next authority. Agents do not request theirs all at once.
+    async fn reissue(&self, client: &Client, issuer: &str) -> Result<(), FleetError> {
+        sleep(rand::random_range(Duration::ZERO..REQUESTS_WITHIN)).await;
+        self.identities.request_of(client, Some(issuer), Timestamp::now()).await?;
+        Ok(())
     }
 
     async fn identity(&self, endpoint: &str, authorities: &str) -> Result<FleetIdentity, FleetError> {

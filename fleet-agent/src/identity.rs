@@ -37,9 +37,9 @@ const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 /// The key of a request that has no certificate yet. A restarted agent continues the same request.
 const NEXT_KEY: &str = "next.key";
-/// The authorities that the fleet published since the token was created, and the digest of those in the token. They belong to no other token.
+/// The authorities that the fleet published since the token was created, and the digest of the token. They belong to no other token.
 const AUTHORITIES: &str = "ca.crt";
-const TOKEN_AUTHORITIES: &str = "token-ca.sha256";
+const TOKEN_DIGEST: &str = "token.sha256";
 
 /// The agent has no identity.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +67,9 @@ pub enum IdentityError {
     /// The fleet did not decide in time.
     #[error("the fleet has not signed the certificate within {} s; check that its fleet controller runs", PATIENCE.as_secs())]
     TimedOut,
+    /// The fleet signs with another authority still.
+    #[error("the fleet signed the certificate with its previous authority; the agent requests another one later")]
+    PreviousAuthority,
     /// The fleet refused the request.
     #[error("the fleet denied the certificate: {0}")]
     Denied(String),
@@ -89,34 +92,34 @@ pub(crate) struct FleetIdentity {
 pub(crate) struct IdentityStore {
     api: Api<Secret>,
     cluster: String,
-    /// The authorities of the token.
+    /// The authorities of the token, and its digest.
     authorities: String,
+    token_digest: String,
 }
 
 impl IdentityStore {
-    pub(crate) fn new(client: Client, namespace: &str, token: &FleetToken) -> Self {
+    /// Returns the store of an agent with this token, which is also given as text.
+    pub(crate) fn new(client: Client, namespace: &str, (token, text): (&FleetToken, &str)) -> Self {
         let FleetToken { cluster, authorities, .. } = token;
-        Self { api: Api::namespaced(client, namespace), cluster: cluster.clone(), authorities: authorities.clone() }
+        let (cluster, authorities) = (cluster.clone(), authorities.clone());
+        let token_digest = sha256_hex(text.trim().as_bytes());
+        Self { api: Api::namespaced(client, namespace), cluster, authorities, token_digest }
     }
 
     /// Returns the authorities of the fleet that the agent trusts: those of its token, or those that the fleet published since.
     pub(crate) async fn authorities(&self) -> Result<String, IdentityError> {
         let data = self.read().await?;
         let text = |key| data.get(key).and_then(|value| String::from_utf8(value.0.clone()).ok());
-        let is_of_token = text(TOKEN_AUTHORITIES) == Some(self.token_digest());
+        let is_of_token = text(TOKEN_DIGEST).as_ref() == Some(&self.token_digest);
         Ok(text(AUTHORITIES).filter(|_| is_of_token).unwrap_or_else(|| self.authorities.clone()))
     }
 
     /// Stores the authorities that the fleet publishes.
     pub(crate) async fn trust(&self, authorities: &str) -> Result<(), IdentityError> {
         let mut data = self.read().await?;
-        let values = [(AUTHORITIES, authorities.to_owned()), (TOKEN_AUTHORITIES, self.token_digest())];
-        data.extend(values.map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes()))));
+        let values = [(AUTHORITIES, authorities), (TOKEN_DIGEST, self.token_digest.as_str())];
+        data.extend(values.map(|(key, value)| (key.to_owned(), ByteString(value.as_bytes().to_vec()))));
         self.write(&data).await
-    }
-
-    fn token_digest(&self) -> String {
-        sha256_hex(self.authorities.as_bytes())
     }
 
     /// Returns the stored identity if it is for this cluster and valid.
@@ -126,6 +129,16 @@ impl IdentityStore {
 
     /// Requests a certificate as `client`, and stores it.
     pub(crate) async fn request(&self, client: &Client, now: Timestamp) -> Result<FleetIdentity, IdentityError> {
+        self.request_of(client, None, now).await
+    }
+
+    /// Requests a certificate of the authority with this key identifier, if there is one. A certificate of another authority is not stored.
+    pub(crate) async fn request_of(
+        &self,
+        client: &Client,
+        issuer: Option<&str>,
+        now: Timestamp,
+    ) -> Result<FleetIdentity, IdentityError> {
         let mut data = self.read().await?;
         let key = if let Some(Ok(key)) = data.get(NEXT_KEY).map(|key| PrivateKeyPem::from_bytes(&key.0)) {
             key
@@ -136,7 +149,11 @@ impl IdentityStore {
             key
         };
         let signed = sign(client, &self.cluster, &key).await;
-        if matches!(signed, Err(IdentityError::Denied(_))) {
+        let signed = signed.and_then(|certificate| {
+            let is_wanted = issuer.is_none_or(|issuer| issuer_of(&certificate).as_deref() == Some(issuer));
+            if is_wanted { Ok(certificate) } else { Err(IdentityError::PreviousAuthority) }
+        });
+        if matches!(signed, Err(IdentityError::Denied(_) | IdentityError::PreviousAuthority)) {
             // The fleet decides about a request once. The next attempt is another request.
             data.remove(NEXT_KEY);
             self.write(&data).await?;
@@ -180,6 +197,10 @@ impl IdentityStore {
         let written = self.api.patch(AGENT_SECRET, &parameters, &Patch::Apply(&secret)).await;
         written.map(|_| ()).map_err(|error| IdentityError::Write(Box::new(error)))
     }
+}
+
+fn issuer_of(certificates: &str) -> Option<String> {
+    CertificateFacts::from_pem(first(certificates)).ok()?.issuer_digits()
 }
 
 /// Returns the first certificate of a PEM text.

@@ -103,7 +103,7 @@ pub async fn run(options: &AgentOptions, stop: CancellationToken) -> Result<(), 
     let watches = KindWatches::new(Arc::clone(&api), kinds);
     let engine = WorkEngine::load(Arc::clone(&api), store, Arc::clone(&reports), watches, metrics.clone())?;
     let fleet = FleetConnection {
-        identities: IdentityStore::new(api.client().clone(), &options.namespace, &token),
+        identities: IdentityStore::new(api.client().clone(), &options.namespace, (&token, &text)),
         proxies: HttpProxies::parse(&settings)?,
         own_namespace: options.namespace.clone(),
         holder: format!("{}_{:016x}", token.cluster, rand::random::<u64>()),

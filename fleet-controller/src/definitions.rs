@@ -1,16 +1,24 @@
 //! The kinds of a fleet, and what tokens contain.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use futures::StreamExt;
+use k8s_openapi::{
+    api::core::v1::ConfigMap, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use keelway_base::error_chain::ErrorChain;
 use keelway_component::requests::call;
 use keelway_fleet::bootstrap::{AUTHORITIES_KEY, ENDPOINTS_KEY, FLEET_INFORMATION, ISSUER_KEY, TOKEN_NAMESPACE};
 use kube::{
     Api, ResourceExt,
     api::Patch,
-    runtime::wait::{await_condition, conditions},
+    runtime::{
+        WatchStreamExt,
+        wait::{await_condition, conditions},
+        watcher::watch_object,
+    },
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::{
@@ -46,15 +54,38 @@ pub(crate) async fn publish(
     authorities: &str,
     context: &FleetContext,
 ) -> Result<(), FleetControllerError> {
+    crate::context::apply(&information(configuration, authorities), context).await
+}
+
+/// Publishes it again whenever it changes otherwise, such as by a restore of the fleet's store.
+pub(crate) async fn keep_published(
+    configuration: &FleetControllerConfiguration,
+    authorities: &str,
+    context: &FleetContext,
+) {
+    let api = Api::<ConfigMap>::namespaced(context.client.clone(), TOKEN_NAMESPACE);
+    let wanted = information(configuration, authorities);
+    let mut versions = pin!(watch_object(api, FLEET_INFORMATION).default_backoff());
+    while let Some(version) = versions.next().await {
+        let Ok(version) = version else { continue };
+        let data = version.and_then(|found| found.data).map(|data| json!(data));
+        if data.as_ref() != Some(&wanted["data"])
+            && let Err(error) = crate::context::apply(&wanted, context).await
+        {
+            tracing::warn!("cannot publish the authorities of the fleet: {}", ErrorChain(&error));
+        }
+    }
+}
+
+fn information(configuration: &FleetControllerConfiguration, authorities: &str) -> Value {
     let mut data = json!({ ENDPOINTS_KEY: configuration.endpoints.join("\n"), AUTHORITIES_KEY: authorities });
     if let Some(issuer) = configuration.issuer_key() {
         data[ISSUER_KEY] = json!(issuer);
     }
-    let information = json!({
+    json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": { "name": FLEET_INFORMATION, "namespace": TOKEN_NAMESPACE },
         "data": data,
-    });
-    crate::context::apply(&information, context).await
+    })
 }

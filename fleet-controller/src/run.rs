@@ -174,8 +174,16 @@ impl<'a> FleetReplica<'a> {
         join!(
             registration::run(Arc::clone(&context)),
             cluster_reconciler::run(Arc::clone(&context)),
-            placement::run(context),
+            placement::run(Arc::clone(&context)),
+            Box::pin(self.keep_published(&context)),
         );
+    }
+
+    async fn keep_published(&self, context: &FleetContext) {
+        let FleetSettings { configuration, authorities, .. } = self.settings;
+        if let Some(authorities) = authorities {
+            definitions::keep_published(configuration, authorities, context).await;
+        }
     }
 
     /// Applies what everything else relies on.

@@ -130,12 +130,12 @@ where
     };
     tokio::select! {
         biased; // What arrived is carried before the tunnel counts as idle.
+        () = tunnel.is_reset() => {}
         copied = copy_bidirectional_with_sizes(&mut client, &mut stream, COPIED, COPIED) => {
             if let Err(error) = copied {
                 tracing::debug!(%error, "a tunnel failed");
             }
         }
-        () = tunnel.is_reset() => {}
         () = idle => {}
     }
 }

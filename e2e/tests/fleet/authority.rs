@@ -11,9 +11,7 @@ use crate::{Member, guestbook};
 /// Agents follow with the tokens of before, nothing in their clusters changes, and the fleet rejects what the previous authority signed.
 pub(crate) fn is_replaced(fleet: &Kubectl, members: &[&Member], rotate: impl FnOnce()) {
     let before: Vec<_> = members.iter().map(|member| guestbook::running(member)).collect();
-    let reported = reports(fleet, members);
-    let kubeconfig = fleet.file().with_file_name("before.kubeconfig");
-    fs::copy(fleet.file(), &kubeconfig).unwrap();
+    let (reported, former) = (reports(fleet, members), fleet.kubeconfig());
     rotate();
     let after: Vec<_> = members.iter().map(|member| guestbook::running(member)).collect();
     assert_eq!(after, before, "nothing of the application changed");
@@ -25,8 +23,13 @@ pub(crate) fn is_replaced(fleet: &Kubectl, members: &[&Member], rotate: impl FnO
         assert_eq!((before.len(), after.len()), (1, 1), "{key}: all agents report the same");
         assert_ne!(before, after, "{key}");
     }
-    let rejected = Kubectl::new(&kubeconfig).run(&["get", "namespaces"]);
-    assert!(rejected.code() != 0 && rejected.stderr.contains("certificate"), "{rejected:?}");
+    // A user with a certificate of before, who trusts the new authority.
+    let mut kubeconfig = fleet.kubeconfig();
+    kubeconfig["users"][0]["user"] = former["users"][0]["user"].clone();
+    let file = fleet.file().with_file_name("former.kubeconfig");
+    fs::write(&file, kubeconfig.to_string()).unwrap();
+    let rejected = Kubectl::new(&file).run(&["get", "namespaces"]);
+    assert!(rejected.code() != 0 && rejected.stderr.contains("Unauthorized"), "{rejected:?}");
 }
 
 /// What the agents report on their Leases.

@@ -69,8 +69,12 @@ impl Agent {
 
     /// Returns how often the agent wrote that the fleet refuses it.
     pub(crate) fn refusals() -> usize {
-        let log = std::fs::read_to_string(path("agent.log")).unwrap();
-        log.matches("the fleet refuses this agent: its cluster was removed").count()
+        Self::logged("the fleet refuses this agent: its cluster was removed")
+    }
+
+    /// Returns how often the log contains a text.
+    pub(crate) fn logged(text: &str) -> usize {
+        std::fs::read_to_string(path("agent.log")).unwrap().matches(text).count()
     }
 
     /// Returns the memory of the process itself in KiB, without the files that it maps.

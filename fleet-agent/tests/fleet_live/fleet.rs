@@ -4,14 +4,14 @@ use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::{
     api::{
         certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition},
-        core::v1::{Namespace, Secret},
-        rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
+        core::v1::{ConfigMap, Namespace, Secret},
+        rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use keelway_fleet::{
     Work,
-    bootstrap::{BOOTSTRAPPERS, TOKEN_NAMESPACE, token_secret},
+    bootstrap::{AUTHORITIES_KEY, BOOTSTRAPPERS, FLEET_INFORMATION, TOKEN_NAMESPACE, token_secret},
     names::{AGENT_SIGNER, GROUP, WORK_FINALIZER, agent_user, works_namespace},
 };
 use kube::{
@@ -81,6 +81,25 @@ pub(crate) async fn register(admin: &Client, cluster: &str) {
     bind(admin, &format!("{own}:requests"), "keelway:fleet-agent-requests", &agent).await;
     let bootstrappers = json!({ "kind": "Group", "name": BOOTSTRAPPERS });
     bind(admin, "keelway:fleet-bootstrappers", "keelway:fleet-agent-requests", &bootstrappers).await;
+}
+
+/// Publishes authorities, which every agent may read, as the fleet controller does.
+pub(crate) async fn publish(admin: &Client, authorities: &str) {
+    let information = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": FLEET_INFORMATION },
+        "data": { AUTHORITIES_KEY: authorities },
+    });
+    apply(&Api::<ConfigMap>::namespaced(admin.clone(), TOKEN_NAMESPACE), information).await;
+    for object in keelway_fleet::fleet_controller_role() {
+        if object["metadata"]["name"] != "keelway:fleet-agent-information" {
+            continue;
+        }
+        if object["kind"] == "Role" {
+            apply(&Api::<Role>::namespaced(admin.clone(), TOKEN_NAMESPACE), object).await;
+        } else {
+            apply(&Api::<RoleBinding>::namespaced(admin.clone(), TOKEN_NAMESPACE), object).await;
+        }
+    }
 }
 
 /// Creates the bootstrap token of a cluster.

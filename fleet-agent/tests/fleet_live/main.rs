@@ -7,6 +7,7 @@
 )]
 
 mod agent;
+mod authorities;
 mod cases;
 mod fleet;
 #[path = "../../../cluster-controller/tests/live/host.rs"]
@@ -101,6 +102,8 @@ async fn serve() {
     cases::deletion(&works, &workload).await;
     cases::deletion_without_the_definition(&works, &workload).await;
     another_cluster_is_refused(&fleet_plane, &fleet).await;
+    let authorities = (fleet_plane.authority(), workload_plane.authority());
+    authorities::only_what_verifies_is_adopted(&fleet, authorities).await;
     println!("{:>7} KiB of anonymous memory", agent.memory());
     metrics(&agent).await;
     wait::until("the certificate is renewed", async || certificate(&workload).await.is_some_and(|now| now != first))

@@ -1,6 +1,6 @@
 //! What the agent of a cluster may do in the fleet, as objects.
 //!
-//! Rights are bound to the user of one agent, never to the group of all agents. All objects belong to the Cluster, so that the garbage collector
+//! Rights are bound to the user of one agent, and not to the group of all agents, which may only read what every token contains. All objects belong to the Cluster, so that the garbage collector
 //! deletes them with it.
 
 use keelway_fleet::names::{CLUSTER_LABEL, GROUP, agent_user, works_namespace};

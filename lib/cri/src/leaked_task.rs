@@ -20,13 +20,15 @@ pub(crate) async fn end(channel: Channel, container: &str) -> Result<(), Status>
         all: true,
         ..Default::default()
     };
-    unless_gone(tasks.kill(in_namespace(kill)).await)?;
-    let wait = WaitRequest { container_id: container_id.clone(), ..Default::default() };
-    unless_gone(tasks.wait(in_namespace(wait)).await)?;
+    // Without its shim, a task cannot be killed, and may be deleted nevertheless.
+    if tasks.kill(in_namespace(kill)).await.is_ok() {
+        let wait = WaitRequest { container_id: container_id.clone(), ..Default::default() };
+        unless_gone(tasks.wait(in_namespace(wait)).await)?;
+    }
     unless_gone(tasks.delete(in_namespace(DeleteTaskRequest { container_id })).await)
 }
 
-/// The task may be gone before each call, because containerd handles the end of a task as well.
+/// The task may be gone already, because containerd handles the end of a task as well.
 fn unless_gone<T>(answer: Result<Response<T>, Status>) -> Result<(), Status> {
     match answer {
         Err(status) if status.code() != Code::NotFound => Err(status),

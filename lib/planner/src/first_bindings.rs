@@ -15,7 +15,10 @@ use keelway_api::{
     name::ClusterId,
     worker,
 };
-use keelway_fleet::{FLEET_CONTROLLER_ROLE, fleet_controller_role};
+use keelway_fleet::{
+    FLEET_CONTROLLER_ROLE, fleet_controller_role,
+    names::{AGENT_LEASE, GROUP},
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -125,8 +128,12 @@ fn own_binding() -> Value {
 }
 
 fn own_rights_in_fleet() -> Vec<Value> {
-    // Agents report on their Leases which authorities they trust.
-    vec![own_binding(), rule("coordination.k8s.io", &["leases"], &["list"], &[])]
+    vec![
+        own_binding(),
+        // Agents report on their Leases which authorities they trust.
+        rule("coordination.k8s.io", &["leases"], &["list"], &[AGENT_LEASE]),
+        rule(GROUP, &["clusters"], &["list"], &[]),
+    ]
 }
 
 /// The rights of the driver to check a cluster before its upgrade to another minor version.

@@ -58,7 +58,7 @@ pub struct SecretRewrite {
 pub struct ObservedTrust {
     /// The name of the worker, or of the agent's cluster.
     pub name: String,
-    /// Whether its Node is ready, or its Lease is renewed.
+    /// Whether its Node, or its Cluster in the fleet, is ready.
     pub is_ready: bool,
     /// The digest of the authorities that it trusts. None: it reports none, as in earlier releases.
     pub trusted: Option<String>,

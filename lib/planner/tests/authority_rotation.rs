@@ -252,7 +252,7 @@ fn the_agents_of_a_fleet_follow_its_authority() {
         said
     };
     let said = waits(&mut world);
-    let silent = "agent of cluster west to report which authorities they trust: ";
+    let silent = "agent of cluster west to report trusted authorities: ";
     assert!(said.iter().any(|text| text.starts_with(silent)), "{said:?}");
     world.workers[1].trusted = Some("those of before".to_owned());
     let said = waits(&mut world);

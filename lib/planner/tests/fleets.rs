@@ -187,7 +187,13 @@ fn a_driver_only_reads_in_a_fleet() {
             "verbs": ["get"],
             "resourceNames": ["keelway:driver"],
         },
-        { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list"] },
+        {
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "verbs": ["list"],
+            "resourceNames": ["agent"],
+        },
+        { "apiGroups": ["fleet.keelway.dev"], "resources": ["clusters"], "verbs": ["list"] },
         { "nonResourceURLs": ["/metrics"], "verbs": ["get"] },
         {
             "apiGroups": ["admissionregistration.k8s.io"],

@@ -3,17 +3,17 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::{
-    api::{coordination::v1::Lease, core::v1::Node},
-    jiff::{SignedDuration, Timestamp},
-};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
 use keelway_api::{
     Documents,
     machine::ObservedValue,
     name::ClusterId,
     worker::{CERTIFICATE_ISSUERS, TRUSTED_AUTHORITIES},
 };
-use keelway_fleet::names::{AGENT_LEASE, AGENT_LEASE_SECONDS, cluster_of_namespace};
+use keelway_fleet::{
+    CLUSTER_READY, WorkloadCluster,
+    names::{AGENT_LEASE, works_namespace},
+};
 use keelway_planner::{FirstBindings, ObservedTrust};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 
@@ -41,11 +41,12 @@ async fn of_workers(client: Client) -> Result<Vec<ObservedTrust>, String> {
     Ok(nodes.iter().map(of_worker).collect())
 }
 
+/// Whether an agent is connected is what the fleet says: it compares no clocks of machines.
 async fn of_agents(client: Client) -> Result<Vec<ObservedTrust>, String> {
+    let clusters = list_all(&Api::<WorkloadCluster>::all(client.clone()), ListParams::default()).await?;
     let agents = ListParams::default().fields(&format!("metadata.name={AGENT_LEASE}"));
     let leases = list_all(&Api::<Lease>::all(client), agents).await?;
-    let now = Timestamp::now();
-    Ok(leases.iter().filter_map(|lease| of_agent(lease, now)).collect())
+    Ok(clusters.iter().map(|cluster| of_agent(cluster, &leases)).collect())
 }
 
 fn of_worker(node: &Node) -> ObservedTrust {
@@ -55,13 +56,13 @@ fn of_worker(node: &Node) -> ObservedTrust {
     reported(node.name_any(), is_ready, node.annotations())
 }
 
-/// `None`: the Lease is not in the namespace of a workload cluster.
-fn of_agent(lease: &Lease, now: Timestamp) -> Option<ObservedTrust> {
-    let cluster = cluster_of_namespace(lease.metadata.namespace.as_deref()?)?;
-    let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
-    let age = renewed.map(|renewed| now.duration_since(renewed.0));
-    let is_ready = age.is_some_and(|age| age <= SignedDuration::from_secs(AGENT_LEASE_SECONDS.into()));
-    Some(reported(cluster.to_owned(), is_ready, lease.annotations()))
+fn of_agent(cluster: &WorkloadCluster, leases: &[Lease]) -> ObservedTrust {
+    let (name, none) = (cluster.name_any(), BTreeMap::new());
+    let namespace = works_namespace(&name);
+    let lease = leases.iter().find(|lease| lease.metadata.namespace.as_ref() == Some(&namespace));
+    let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+    let is_ready = conditions.any(|condition| condition.type_ == CLUSTER_READY && condition.status == "True");
+    reported(name, is_ready, lease.map_or(&none, ResourceExt::annotations))
 }
 
 fn reported(name: String, is_ready: bool, annotations: &BTreeMap<String, String>) -> ObservedTrust {
@@ -105,14 +106,29 @@ mod tests {
 
     #[test]
     fn a_lease_reports_what_the_agent_of_its_cluster_trusts() {
-        let read = |namespace: &str, now: &str| {
-            let spec = json!({ "renewTime": "2026-11-29T10:00:00.000000Z" });
-            let lease = json!({ "metadata": metadata(AGENT_LEASE, Some(namespace)), "spec": spec });
-            of_agent(&serde_json::from_value(lease).unwrap(), now.parse().unwrap())
+        let cluster = |status: &str| {
+            json!({
+                "apiVersion": "fleet.keelway.dev/v1alpha1",
+                "kind": "Cluster",
+                "metadata": { "name": "west" },
+                "spec": {},
+                "status": { "conditions": [{
+                    "type": "Ready",
+                    "status": status,
+                    "reason": "Tested",
+                    "message": "",
+                    "lastTransitionTime": "2026-11-29T10:00:00Z",
+                }] },
+            })
         };
-        assert_eq!(read("fleet-west", "2026-11-29T10:00:40Z"), Some(confirmed("west")));
-        let absent = ObservedTrust { is_ready: false, ..confirmed("west") };
-        assert_eq!(read("fleet-west", "2026-11-29T10:00:41Z"), Some(absent));
-        assert_eq!(read("shop", "2026-11-29T10:00:40Z"), None);
+        let read = |namespace: &str, status: &str| {
+            let lease = json!({ "metadata": metadata(AGENT_LEASE, Some(namespace)) });
+            let leases = [serde_json::from_value(lease).unwrap()];
+            of_agent(&serde_json::from_value(cluster(status)).unwrap(), &leases)
+        };
+        assert_eq!(read("fleet-west", "True"), confirmed("west"));
+        assert_eq!(read("fleet-west", "Unknown"), ObservedTrust { is_ready: false, ..confirmed("west") });
+        let silent = ObservedTrust { name: "west".to_owned(), is_ready: true, ..ObservedTrust::default() };
+        assert_eq!(read("fleet-east", "True"), silent);
     }
 }

@@ -60,7 +60,7 @@ pub enum RotationBlocker {
         phase: RotationPhase,
     },
     /// They do not report what they trust.
-    #[error("{} to report which authorities they trust: {}", holder.listed(.names), holder.update())]
+    #[error("{} to report trusted authorities: {}", holder.listed(.names), holder.update())]
     SilentTrust {
         /// Who they are.
         holder: TrustHolder,
@@ -150,18 +150,20 @@ impl TrustHolder {
 
     fn update(self) -> &'static str {
         match self {
-            Self::Worker => "update them with `keelway node upgrade`, or remove them with `keelway node evict`",
-            Self::FleetAgent => "update them with the manifests of this release, or delete their Clusters in the fleet",
+            Self::Worker => "`keelway node upgrade` updates a worker, and `keelway node evict` removes it",
+            Self::FleetAgent => {
+                "apply the manifests of this release in the workload cluster, or delete its Cluster in the fleet"
+            }
         }
     }
 
     fn absence(self) -> &'static str {
         match self {
             Self::Worker => {
-                "start them, or delete their Nodes. A worker that returns later has to join again with a token"
+                "start the worker, or delete its Node. A worker that returns later has to join again with a token"
             }
             Self::FleetAgent => {
-                "start them, or delete their Clusters in the fleet. An agent that returns later needs another token"
+                "start the agent, or delete its Cluster in the fleet. An agent that returns later needs another token"
             }
         }
     }
