@@ -45,8 +45,7 @@ pub(crate) fn common_name(authority: &str) -> &str {
 }
 
 /// Returns the Secret of a key that can be rotated.
-#[must_use]
-pub fn secret_of(key: RotatedKey) -> &'static str {
+pub(crate) fn secret_of(key: RotatedKey) -> &'static str {
     match key {
         RotatedKey::ServiceAccount => SERVICE_ACCOUNT,
         RotatedKey::Encryption => ENCRYPTION,

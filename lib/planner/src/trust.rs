@@ -9,7 +9,7 @@ use alloc::{
 
 use keelway_api::{name::PodName, role::Role, rotation::RotatedKey};
 
-pub use crate::secret_names::secret_of;
+use crate::secret_names;
 
 /// A credential of one role that another role verifies. Each is named by its role and its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,6 +108,12 @@ pub fn unverified(running: &[ComponentFiles], verifies: impl Fn(RotatedKey, &[u8
         }
     }
     found
+}
+
+/// Returns the Secret of a key that can be rotated.
+#[must_use]
+pub fn secret_of(key: RotatedKey) -> &'static str {
+    secret_names::secret_of(key)
 }
 
 /// Returns the names of the keys in the file with which an API server encrypts Secrets, the one that encrypts first. None: it is no such file.
