@@ -1,7 +1,7 @@
 //! What the agent of a cluster may do in the fleet, as objects.
 //!
-//! Rights are bound to the user of one agent, and not to the group of all agents, which may only read what every token contains. All objects belong to the Cluster, so that the garbage collector
-//! deletes them with it.
+//! Rights are bound to the user of one agent, and not to the group of all agents, which may only read what every token contains. All objects belong to
+//! the Cluster, so that the garbage collector deletes them with it.
 
 use keelway_fleet::names::{CLUSTER_LABEL, GROUP, agent_user, works_namespace};
 use serde_json::{Value, json};

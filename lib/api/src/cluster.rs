@@ -429,8 +429,8 @@ pub struct CertificatesSpec {
     /// The lifetime of certificate authorities.
     #[serde(default = "authority_ttl", rename = "authorityTTL")]
     pub authority_ttl: Span,
-    /// How long a rotation of the authority for API servers, users and workers waits for a worker that is away, in each
-    /// phase. A worker that returns later has to join again with a token.
+    /// How long a rotation of the kubernetes authority waits for a worker that is away, or for the agent of a fleet, in each
+    /// phase. A worker that returns later has to join again with a token, and an agent needs another token.
     #[serde(default = "rotation_deadline")]
     pub rotation_deadline: Span,
 }

@@ -22,7 +22,7 @@ pub enum RotatedKey {
     FrontProxyAuthority,
     /// The authority for connections between Keelway's own components.
     InfrastructureAuthority,
-    /// The authority for API servers, users and workers.
+    /// The authority for API servers, users, and workers or fleet agents.
     KubernetesAuthority,
 }
 
@@ -97,7 +97,7 @@ pub struct RotationsSpec {
     /// The authority for connections between Keelway's own components. `keelway cluster rotate --authority infrastructure` sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub infrastructure_authority: Option<RotationRequest>,
-    /// The authority for API servers, users and workers. `keelway cluster rotate --authority kubernetes` sets it.
+    /// The authority for API servers, users, and workers or fleet agents. `keelway cluster rotate --authority kubernetes` sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes_authority: Option<RotationRequest>,
 }
@@ -114,7 +114,7 @@ pub struct RotationRequest {
     #[serde(default, skip_serializing_if = "is_false")]
     pub complete: bool,
     /// Whether the previous key is removed as soon as possible, because it was stolen. The rotation does not wait for machines that do not respond, and
-    /// for workers that do not follow in time, which have to join again. It implies `complete`. See docs/rotation.md.
+    /// for workers or fleet agents that do not follow in time, which need another token. It implies `complete`. See docs/rotation.md.
     #[serde(default, skip_serializing_if = "is_false")]
     pub immediate: bool,
 }
@@ -151,7 +151,7 @@ pub struct RotationsStatus {
     /// The authority for connections between Keelway's own components.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub infrastructure_authority: Option<KeyRotation>,
-    /// The authority for API servers, users and workers.
+    /// The authority for API servers, users, and workers or fleet agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes_authority: Option<KeyRotation>,
 }
@@ -172,7 +172,7 @@ pub struct KeyRotation {
     /// While Secrets are written again with the new key: the number of those that were written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rewritten: Option<u64>,
-    /// Of an immediate rotation: the workers, and the components on machines that did not respond, that had not followed when a phase ended: at most 100.
+    /// Of an immediate rotation: the workers or fleet agents, and the components on machines that did not respond, that had not followed when a phase ended: at most 100.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub left_behind: BTreeSet<String>,
 }

@@ -18,8 +18,8 @@
 //! Then Retiring begins with new certificates for them, and the previous generation is removed once they are in use.
 //!
 //! An immediate rotation, of a key that was stolen, does not wait for machines that do not respond. For workers and fleet agents it waits for a short
-//! time, because the thief can register some that never follow. The encryption key has no immediate rotation: if an unobserved API server writes a Secret, nothing
-//! can read it without the previous key.
+//! time, because the thief can register some that never follow. The encryption key has no immediate rotation: if an unobserved API server writes a
+//! Secret, nothing can read it without the previous key.
 //!
 //! A component on a machine that does not respond may run with the keys of before, so it keeps the phase. So does a component that leaves, until it has
 //! left.

@@ -208,7 +208,7 @@ pub trait Components: Send + Sync {
     async fn rewritten(&self, _documents: &Documents, _id: &ClusterId) -> ObservedValue<SecretRewrite> {
         ObservedValue::unreachable("its Secrets cannot be queried")
     }
-    /// Returns what the workers of a cluster report about the authorities that they trust. Bounded in time.
+    /// Returns what the workers of a cluster, or the agents of a fleet, report about the authorities that they trust. Bounded in time.
     async fn observed_trust(&self, _documents: &Documents, _id: &ClusterId) -> ObservedValue<Vec<ObservedTrust>> {
         ObservedValue::unreachable("its workers cannot be listed")
     }
