@@ -46,7 +46,7 @@ use keelway_api::{
 pub(crate) use next::next_index;
 pub(crate) use removed::retire;
 pub use servers::OutdatedServers;
-pub(crate) use servers::is_awaited;
+pub(crate) use servers::{changed_before_servers, is_awaited};
 pub(crate) use store_view::{StoreView, is_majority};
 
 use crate::{

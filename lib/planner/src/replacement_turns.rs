@@ -14,7 +14,7 @@ use crate::{
     ComponentRef, PassObservation, WaitBlocker, WaitKind, Waiting,
     component_set::are_colocated,
     haproxy_name::server_name,
-    membership::{OutdatedServers, is_awaited},
+    membership::{OutdatedServers, changed_before_servers, is_awaited},
     rebuild::rebuild_of,
     tenant::Tenant,
     waves::is_upgrading,
@@ -67,6 +67,13 @@ impl<'a> ReplacementTurns<'a> {
             }
             let beside = public_turn.filter(|_| role == Role::Gateway);
             let replicas = Replicas::of(tenant, seen, role, beside);
+            if let Some(member) = changed_before_servers(tenant.document).filter(|_| role == Role::KubeApiserver) {
+                for name in replicas.replaced(&wanted) {
+                    self.wait(tenant, name, WaitBlocker::ReplacedAfterMember(member.clone()));
+                }
+                self.held.extend(replicas.all.iter().map(|(name, _)| *name));
+                continue;
+            }
             if replicas.all.len() < 2 || !is_relied_on(role) {
                 // A cluster reaches a release only after its last component was replaced.
                 if is_upgrading(tenant.document) {

@@ -252,6 +252,8 @@ pub enum WaitBlocker {
     Replacement,
     #[error("its turn to be replaced: {0} is replaced first")]
     ReplacedAfter(ComponentName),
+    #[error("its turn to be replaced: the store has to add or remove {0} first")]
+    ReplacedAfterMember(ComponentName),
     #[error("its turn to be replaced: {0} must be observed first")]
     ReplacedOnceObserved(HypervisorName),
     #[error("its turn to be replaced: {0} must be ready first")]

@@ -6,6 +6,7 @@ use keelway_api::{
     Cluster,
     membership::MembershipChangeKind,
     name::{ClusterId, ComponentName},
+    rotation::RotatedKey,
 };
 
 use crate::{ComponentRef, StoreOrder, WaitBlocker, WaitKind, WaitSubject, Waiting, plan::Plan};
@@ -18,6 +19,15 @@ pub(crate) fn is_awaited(cluster: &Cluster) -> bool {
     let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
     let change = store.and_then(|store| store.change.as_ref());
     change.is_some_and(|change| change.kind == MembershipChangeKind::Remove && !change.reason.is_loss())
+}
+
+/// Returns the member after whose change API servers are replaced: one that is being added, or that is lost, so that another one is added after it. An
+/// API server would be replaced twice otherwise. It serves with the members that it has.
+pub(crate) fn changed_before_servers(cluster: &Cluster) -> Option<&ComponentName> {
+    let change = cluster.status.as_ref()?.etcd.as_ref()?.change.as_ref()?;
+    let is_before = change.kind == MembershipChangeKind::Add || change.reason.is_loss();
+    let is_hurried = RotatedKey::ALL.iter().any(|key| cluster.rotates_immediately(*key));
+    (is_before && !is_hurried).then_some(&change.component)
 }
 
 impl Plan {

@@ -1,5 +1,8 @@
 //! The steps of single changes, in order.
 
+use std::collections::BTreeMap;
+
+use keelway_api::name::PodName;
 use keelway_planner::{StoreOrder, WaitBlocker};
 
 use crate::world::{Round, World, calm};
@@ -73,6 +76,31 @@ fn a_lost_member_is_removed_before_another_is_added() {
     assert_eq!(kinds(&world), [&format!("remove {component}"), "add etcd-3", "promote etcd-3"]);
     let removed = &world.status().members[&component];
     assert_eq!(removed.removed_from.as_ref(), Some(&machine), "its data is removed when the machine returns");
+}
+
+#[test]
+fn api_servers_are_replaced_once_and_after_the_new_member_votes() {
+    let mut world = World::settled(3);
+    let machine = world.members().into_values().next().unwrap();
+    world.lose(world.number_of(&machine));
+    // The arguments with which each API server ran, and the orders to the store before each of them.
+    let mut seen: BTreeMap<PodName, Vec<(String, usize)>> = BTreeMap::new();
+    for _ in 0..40 {
+        let _ = world.pass(&calm(3));
+        for (pod, digest) in world.digests() {
+            let runs = seen.entry(pod).or_default();
+            if runs.last().is_none_or(|(last, _)| *last != digest) {
+                runs.push((digest, world.orders.len()));
+            }
+        }
+    }
+    let servers = seen.iter().filter(|(pod, _)| pod.component.as_str().starts_with("kube-apiserver-"));
+    let replaced: Vec<_> = servers.filter(|(_, runs)| runs.len() > 1).collect();
+    assert!(!replaced.is_empty(), "{seen:?}");
+    for (pod, runs) in replaced {
+        assert_eq!(runs.len(), 2, "{pod} was replaced more than once");
+        assert_eq!(runs[1].1, world.orders.len(), "{pod} was replaced before {:?}", kinds(&world));
+    }
 }
 
 #[test]
