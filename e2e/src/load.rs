@@ -7,6 +7,7 @@ mod recorded;
 use std::{
     fmt,
     net::SocketAddr,
+    ops::Range,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -52,8 +53,10 @@ pub struct Load {
 pub struct Report {
     /// The number of requests that succeeded.
     pub requests: usize,
-    /// Requests without a successful response within the [`WINDOW`], and wrong responses: a read that lacks an acknowledged write.
+    /// Requests without a successful response within the [`WINDOW`], wrong responses (a read that lacks an acknowledged write), and missed events.
     pub failures: Vec<String>,
+    /// The number of events that the watch received. Each write has one.
+    pub events: usize,
     /// The number of retries.
     pub retries: usize,
     /// The longest time from the first attempt of a request to its response.
@@ -176,7 +179,8 @@ impl fmt::Display for Report {
         if self.longest_silence.is_zero() {
             return Ok(());
         }
-        write!(f, ", longest silence of the watch {} ms", self.longest_silence.as_millis())
+        let (events, silence) = (self.events, self.longest_silence.as_millis());
+        write!(f, ", {events} events of the watch, which was silent for at most {silence} ms")
     }
 }
 
@@ -281,34 +285,37 @@ impl LoadState {
         .await;
     }
 
-    /// Watches, and resumes from the last version after each interruption, until it has seen the last write.
+    /// Watches until the event of the last write is there. After each interruption it resumes from the version of the last event, as informers do.
     async fn watch(&self) {
-        let (mut seen, mut version, mut turn) = (0, String::new(), 0);
+        let (mut progress, mut turn) = (WatchProgress::default(), 0);
         let mut last = Instant::now();
         loop {
             turn += 1;
-            let path = format!("{WATCH}&resourceVersion={version}");
+            let path = format!("{WATCH}&resourceVersion={}", progress.version);
             if let Ok(mut events) = self.client.watch(turn, &path).await {
                 while let Ok(Some(event)) = tokio::time::timeout(SILENCE, events.next()).await {
                     if event["type"] == "ERROR" {
-                        // The version is too old, or this server does not know it yet.
-                        version.clear();
+                        progress.refused(&event["object"]);
                         break;
                     }
-                    let of = event["object"]["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-                    of.clone_into(&mut version);
-                    seen = seen.max(number(&event["object"]).unwrap_or_default());
+                    let missed = progress.advance(&event["object"]);
                     let silent = last.elapsed();
                     last = Instant::now();
-                    self.note(|report| report.longest_silence = report.longest_silence.max(silent));
-                    if self.stop.is_cancelled() && seen >= self.written.load(Ordering::SeqCst) {
+                    self.note(|report| {
+                        report.events += 1;
+                        report.longest_silence = report.longest_silence.max(silent);
+                        report
+                            .failures
+                            .extend(missed.map(|number| format!("the watch missed the event of write {number}")));
+                    });
+                    if self.stop.is_cancelled() && progress.seen >= self.written.load(Ordering::SeqCst) {
                         return;
                     }
                 }
             } else {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
-            let written = self.written.load(Ordering::SeqCst);
+            let (written, seen) = (self.written.load(Ordering::SeqCst), progress.seen);
             if self.stop.is_cancelled() && seen >= written {
                 return;
             }
@@ -323,6 +330,65 @@ impl LoadState {
     }
 }
 
+/// How far a watch has come.
+#[derive(Debug, Default)]
+struct WatchProgress {
+    /// The number of the newest write whose event was received, and 0 before the first event.
+    seen: u64,
+    /// The resource version of that event, from which the watch resumes. Empty if the watch begins with the current object.
+    version: String,
+}
+
+impl WatchProgress {
+    /// Takes an event, and returns the numbers of the writes since the previous event, which the watch has missed. The numbers of writes are
+    /// consecutive, and the first event of all is that of the current object.
+    fn advance(&mut self, object: &Value) -> Range<u64> {
+        object["metadata"]["resourceVersion"].as_str().unwrap_or_default().clone_into(&mut self.version);
+        let number = number(object).unwrap_or_default();
+        let newest = self.seen.max(number);
+        let previous = std::mem::replace(&mut self.seen, newest);
+        if previous == 0 { 0..0 } else { previous + 1..number }
+    }
+
+    /// A server ended the watch with a `Status`. Only one that no longer has the version requires that the watch begins anew.
+    fn refused(&mut self, status: &Value) {
+        if status["code"] == 410 {
+            self.version.clear();
+        }
+    }
+}
+
 fn number(object: &Value) -> Option<u64> {
     object["spec"]["holderIdentity"].as_str()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(number: u64) -> Value {
+        json!({ "metadata": { "resourceVersion": format!("{}", 100 + number) }, "spec": { "holderIdentity": number.to_string() } })
+    }
+
+    #[test]
+    fn writes_without_an_event_are_missed() {
+        let mut progress = WatchProgress::default();
+        let mut missed = |number| progress.advance(&lease(number)).collect::<Vec<_>>();
+        assert!(missed(5).is_empty(), "the watch begins with the current object");
+        assert!(missed(6).is_empty());
+        assert!(missed(6).is_empty(), "an event that comes again");
+        assert_eq!(missed(9), [7, 8]);
+        assert!(missed(10).is_empty());
+    }
+
+    #[test]
+    fn only_an_expired_version_begins_anew() {
+        let mut progress = WatchProgress::default();
+        let _ = progress.advance(&lease(1));
+        progress.refused(&json!({ "code": 504 }));
+        assert_eq!(progress.version, "101");
+        progress.refused(&json!({ "code": 410 }));
+        assert_eq!(progress.version, "");
+        assert_eq!(progress.advance(&lease(4)).collect::<Vec<_>>(), [2, 3], "also then, no event may be missing");
+    }
 }

@@ -10,7 +10,7 @@ use std::{
     process::Command,
     sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use keelway_api::{
@@ -53,6 +53,8 @@ pub struct RunningComponent {
     pub sandbox: String,
     /// The image of the container, as the request named it.
     pub image: String,
+    /// When the container was created.
+    pub created: SystemTime,
 }
 
 impl TestMachine {
@@ -218,8 +220,8 @@ impl TestMachine {
             if is_main != named_after {
                 continue;
             }
-            let entry =
-                RunningComponent { container: container.id, sandbox: container.sandbox_id, image: container.image };
+            let CriContainer { id, sandbox_id, image, created, .. } = container;
+            let entry = RunningComponent { container: id, sandbox: sandbox_id, image, created };
             assert!(running.insert(component.clone(), entry).is_none(), "{component} runs twice on {}", self.name());
         }
         running

@@ -1,9 +1,16 @@
 //! `kubeadm upgrade` of one node, and Keelway's upgrades of a cluster of the same size and of a highly available one: one after the other, from the
 //! second newest minor version to the newest, with the same images, the same clients and the same host.
 
-use std::{fs, thread, time::Duration};
+use std::{
+    fs, thread,
+    time::{Duration, SystemTime},
+};
 
-use keelway_api::release::{MINORS, MinorRelease, Release};
+use keelway_api::jiff::Timestamp;
+use keelway_api::{
+    release::{MINORS, MinorRelease, Release},
+    role::Role,
+};
 use keelway_e2e::{
     Kubectl, deadline,
     load::{Load, Report},
@@ -26,6 +33,8 @@ const KEELWAY: [(&str, [&str; 6]); 2] = [
         ["--etcd-replicas", "3", "--control-plane-replicas", "2", "--ingress-replicas", "2"],
     ),
 ];
+/// The roles that both replace. An upgrade has one phase for each.
+const PHASES: [Role; 4] = [Role::Etcd, Role::KubeApiserver, Role::KubeControllerManager, Role::KubeScheduler];
 /// Requests before an upgrade begins, so that clients have their connections and the watch.
 const WARM_UP: usize = 100;
 
@@ -51,6 +60,8 @@ setsid kubelet --kubeconfig=/etc/kubernetes/kubelet.conf --config=/var/lib/kubel
 struct ComparedUpgrade {
     what: &'static str,
     took: Duration,
+    /// The times from the start of the upgrade to the creation of the last new container of each role.
+    phases: [Duration; PHASES.len()],
     load: Report,
 }
 
@@ -68,8 +79,11 @@ pub(crate) fn compare(tag: &str) {
     for (what, replicas) in KEELWAY {
         upgrades.push(of_keelway(&worker_fleet, what, &replicas, [previous, newest]));
     }
-    println!("| {previous} to {newest} | Time | Requests | Failed | Longest request | Longest time without response |");
-    println!("|---|---|---|---|---|---|");
+    let phases = PHASES.map(|role| role.row().name).join(" | ");
+    println!(
+        "| {previous} to {newest} | {phases} | Time | Requests | Failed | Longest request | Longest time without response |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     for upgrade in &upgrades {
         println!("{}", upgrade.row());
     }
@@ -81,12 +95,14 @@ fn of_kubeadm(worker_fleet: &WorkerFleet, from: Release, to: Release) -> Compare
     worker_fleet.create_worker(NODE, "");
     archives::import_for_kubeadm(worker_fleet, NODE, [from, to]);
     let node = KubeadmNode::create(worker_fleet, from);
+    let started = SystemTime::now();
     let (took, load) = under_load(&node.kubectl, || node.upgrade(to));
     node.is_ready();
+    let phases = PHASES.map(|role| since(started, node.created(role)));
     let version = node.kubectl.run(&["get", "--raw=/version"]).succeeded().json();
     assert_eq!(version["gitVersion"], format!("v{to}"));
     worker_fleet.destroy_worker(NODE);
-    ComparedUpgrade { what: "kubeadm, one node", took, load }
+    ComparedUpgrade { what: "kubeadm, one node", took, phases, load }
 }
 
 fn of_keelway(
@@ -99,11 +115,19 @@ fn of_keelway(
     worker_fleet.write(&[&["cluster", "inject", "--name", "c1", "--version", &version][..], replicas].concat());
     worker_fleet.reconcile();
     let cluster = worker_fleet.cluster("c1", &[]);
+    let started = SystemTime::now();
     let (took, load) = under_load(&cluster.kubectl, || steps::upgrade(worker_fleet, to));
     steps::control_plane_runs(worker_fleet, &cluster, to);
+    let created = |role| worker_fleet.each(&cluster, role, |component, machine| machine.of(component).unwrap().created);
+    let phases = PHASES.map(|role| since(started, created(role).into_iter().max().unwrap()));
     worker_fleet.write(&["cluster", "delete", "--name", "c1"]);
     worker_fleet.reconcile();
-    ComparedUpgrade { what, took, load }
+    ComparedUpgrade { what, took, phases, load }
+}
+
+/// Returns the time of a phase. Fails the test if its last container is older than the upgrade.
+fn since(started: SystemTime, created: SystemTime) -> Duration {
+    created.duration_since(started).unwrap()
 }
 
 /// Returns how long an upgrade took, and what clients saw meanwhile.
@@ -119,7 +143,12 @@ impl ComparedUpgrade {
     fn row(&self) -> String {
         let Report { requests, failures, longest, longest_outage, .. } = &self.load;
         let (took, longest, outage) = (self.took.as_secs_f64(), longest.as_millis(), longest_outage.as_millis());
-        format!("| {} | {took:.0} s | {requests} | {} | {longest} ms | {outage} ms |", self.what, failures.len())
+        let phases = self.phases.map(|phase| format!("{:.0} s", phase.as_secs_f64())).join(" | ");
+        format!(
+            "| {} | {phases} | {took:.0} s | {requests} | {} | {longest} ms | {outage} ms |",
+            self.what,
+            failures.len()
+        )
     }
 }
 
@@ -152,6 +181,14 @@ impl<'a> KubeadmNode<'a> {
             self.kubectl.run(&wait).code() == 0
         });
         println!("{}  until kubeadm's control plane was ready", millis(took));
+    }
+
+    /// Returns when the container of a static pod was started.
+    fn created(&self, role: Role) -> SystemTime {
+        let pod = format!("{}-{NODE}", role.row().name);
+        let path = "jsonpath={.status.containerStatuses[0].state.running.startedAt}";
+        let started = self.kubectl.run(&["get", "pod", &pod, "--namespace=kube-system", "--output", path]).succeeded();
+        started.text().parse::<Timestamp>().unwrap().into()
     }
 
     /// Upgrades the control plane, and returns how long the command of kubeadm took. The kubelet stays, because its upgrade is another step.
