@@ -1,10 +1,15 @@
 //! `cargo xtask bench`: measurements. Their tables are part of `docs/performance.md`.
 
 mod fleet;
+mod quiet_machine;
 mod shipped;
 mod vpn;
 
+use std::process::Command;
+
 use anyhow::{Result, bail};
+
+use crate::agent;
 
 /// The default number of rounds.
 const ROUNDS: usize = 7;
@@ -25,4 +30,14 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
         }
         None => bail!("no benchmark was given; must be start, join, failover, agent, stores, manager, vpn or fleet"),
     }
+}
+
+/// Returns the command that runs a benchmark of the e2e crate, once it is built and the machine is quiet.
+fn built(benchmark: &str) -> Result<Command> {
+    let arguments = ["bench", "--package", "keelway-e2e", "--bench", benchmark];
+    agent::run(agent::cargo().args(arguments).arg("--no-run"))?;
+    quiet_machine::wait()?;
+    let mut bench = agent::cargo();
+    bench.args(arguments);
+    Ok(bench)
 }

@@ -1,6 +1,6 @@
 //! The fleet that is measured.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fs};
 
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Namespace, Secret},
@@ -20,6 +20,7 @@ use rand::{SeedableRng, rngs::ChaCha8Rng};
 use serde_json::{Value, json};
 
 use crate::{
+    host::WORK,
     plane::{Plane, free_port, path, write},
     programs::FleetProgram,
     wait,
@@ -27,6 +28,8 @@ use crate::{
 
 /// The namespace of the objects.
 pub(crate) const NAMESPACE: &str = "bench";
+/// The directory of programs that are unpacked once.
+const PROGRAMS: &str = "usr";
 /// The label of the objects of a cluster.
 const LABEL: &str = "bench";
 
@@ -42,8 +45,12 @@ pub(crate) struct BenchFleet {
 }
 
 impl BenchFleet {
-    /// Starts both control planes and the fleet-controller.
+    /// Starts both control planes and the fleet-controller, without anything of a fleet before.
     pub(crate) async fn start() -> Self {
+        for entry in fs::read_dir(WORK).unwrap().flatten().filter(|entry| entry.file_name() != PROGRAMS) {
+            let left = entry.path();
+            if left.is_dir() { fs::remove_dir_all(left) } else { fs::remove_file(left) }.unwrap();
+        }
         let signer = Some("certificatesigningrequest-signing-controller");
         let (fleet_plane, workload_plane) =
             tokio::join!(Plane::start("fleet", signer, None), Plane::start("workload", None, None));

@@ -56,46 +56,20 @@ struct Measurement {
     applied: Arc<Arrivals>,
 }
 
-/// Measures everything.
+/// Measures everything. Memory has a fleet of its own, with few objects.
 pub(crate) async fn measure(rounds: usize, sizes: &FleetSizes, table: &mut Table) {
-    let mut fleet = BenchFleet::start().await;
-    let (first, more) = sizes.clusters.split_first().unwrap();
-    fleet.grow(*first).await;
-    let mut this = Measurement {
-        direct: DirectWrites::new(&fleet.fleet, &fleet.workload),
-        placements: Arrivals::of(Api::<WorkloadPlacement>::namespaced(fleet.fleet.clone(), NAMESPACE)),
-        works: Arrivals::of(Api::<Work>::all(fleet.fleet.clone())),
-        applied: Arrivals::of(Api::<ConfigMap>::namespaced(fleet.workload.clone(), NAMESPACE)),
-        fleet,
-    };
-    this.at_once("warm", 10).await;
-    tokio::time::sleep(REST).await;
-    let agent = this.fleet.agent();
-    let mut memory = vec![(*first, this.memory(*first).await)];
-    let mut alone = SingleObjects::default();
-    for round in 0..rounds {
-        this.one_by_one(round, ALONE.min(*sizes.objects.iter().max().unwrap()), &mut alone).await;
-    }
-    alone.report(table, *first);
-    for objects in &sizes.objects {
-        let mut times = [vec![], vec![]];
-        for round in 0..rounds {
-            let (ours, direct) = this.at_once(&format!("n{objects}-{round}"), *objects).await;
-            println!("{objects} objects: {ours:.2?} s beside {direct:.2?} s");
-            times[0].push(ours);
-            times[1].push(direct);
+    let mut used = Vec::new();
+    let agent = {
+        let mut this = Measurement::start(sizes.first()).await;
+        let agent = this.fleet.agent();
+        for clusters in &sizes.clusters {
+            this.fleet.grow(*clusters).await;
+            used.push((*clusters, this.memory(*clusters).await));
         }
-        let what = format!(
-            "{objects} objects from nothing in {first} clusters, until all are applied, beside the same writes made directly to both APIs"
-        );
-        table.ratio(&what, "s", &times, 3.0);
-    }
-    this.restarts(rounds, table).await;
-    for clusters in more {
-        this.fleet.grow(*clusters).await;
-        memory.push((*clusters, this.memory(*clusters).await));
-    }
-    for (clusters, used) in memory {
+        agent
+    };
+    Measurement::start(sizes.first()).await.times(rounds, sizes, table).await;
+    for (clusters, used) in used {
         let what = format!(
             "memory of kube-apiserver, etcd and fleet-controller with {clusters} clusters, {IN_EACH} objects in each"
         );
@@ -107,7 +81,52 @@ pub(crate) async fn measure(rounds: usize, sizes: &FleetSizes, table: &mut Table
     table.under("resident memory of an agent at rest", "MiB", &[agent], 20.0);
 }
 
+impl FleetSizes {
+    fn first(&self) -> usize {
+        *self.clusters.first().unwrap()
+    }
+}
+
 impl Measurement {
+    /// Starts a fleet of this many clusters, and places some objects in it.
+    async fn start(clusters: usize) -> Self {
+        let mut fleet = BenchFleet::start().await;
+        fleet.grow(clusters).await;
+        let this = Self {
+            direct: DirectWrites::new(&fleet.fleet, &fleet.workload),
+            placements: Arrivals::of(Api::<WorkloadPlacement>::namespaced(fleet.fleet.clone(), NAMESPACE)),
+            works: Arrivals::of(Api::<Work>::all(fleet.fleet.clone())),
+            applied: Arrivals::of(Api::<ConfigMap>::namespaced(fleet.workload.clone(), NAMESPACE)),
+            fleet,
+        };
+        this.at_once("warm", 10).await;
+        tokio::time::sleep(REST).await;
+        this
+    }
+
+    async fn times(mut self, rounds: usize, sizes: &FleetSizes, table: &mut Table) {
+        let mut alone = SingleObjects::default();
+        for round in 0..rounds {
+            self.one_by_one(round, ALONE.min(*sizes.objects.iter().max().unwrap()), &mut alone).await;
+        }
+        let clusters = sizes.first();
+        alone.report(table, clusters);
+        for objects in &sizes.objects {
+            let mut times = [vec![], vec![]];
+            for round in 0..rounds {
+                let (ours, direct) = self.at_once(&format!("n{objects}-{round}"), *objects).await;
+                println!("{objects} objects: {ours:.2?} s beside {direct:.2?} s");
+                times[0].push(ours);
+                times[1].push(direct);
+            }
+            let what = format!(
+                "{objects} objects from nothing in {clusters} clusters, until all are applied, beside the same writes made directly to both APIs"
+            );
+            table.ratio(&what, "s", &times, 3.0);
+        }
+        self.restarts(rounds, table).await;
+    }
+
     async fn submit(&self, name: &str, number: usize) {
         let api = Api::<ConfigMap>::namespaced(self.fleet.fleet.clone(), NAMESPACE);
         let object = object(name, Some(number % self.fleet.clusters()));

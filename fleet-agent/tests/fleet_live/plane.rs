@@ -18,7 +18,7 @@ use rand::{SeedableRng, rngs::ChaCha8Rng};
 
 use crate::{SIGNED, host::WORK, wait};
 
-/// A running control plane. Its processes end with their host.
+/// A running control plane. Its processes end with it.
 pub(crate) struct Plane {
     name: &'static str,
     authority: Authority,
@@ -88,9 +88,14 @@ pub(crate) fn start(name: &str, program: &str, arguments: &[String]) -> Child {
         .unwrap()
 }
 
-/// Prints the last output of the programs if the test fails.
+/// Ends the programs, and prints their last output if the test fails.
 impl Drop for Plane {
     fn drop(&mut self) {
+        for program in self.others.iter_mut().chain(&mut self.api) {
+            // One that has ended already is fine.
+            let _ = program.kill();
+            let _ = program.wait();
+        }
         if !std::thread::panicking() {
             return;
         }

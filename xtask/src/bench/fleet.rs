@@ -25,8 +25,7 @@ pub(super) fn run(mut options: impl Iterator<Item = String>) -> Result<()> {
     agent::build_fleet()?;
     let keelway = agent::keelway()?;
     let page = agent::workspace()?.join("docs/performance.md");
-    let mut bench = agent::cargo();
-    bench.args(["bench", "--package", "keelway-e2e", "--bench", "fleet"]);
+    let mut bench = super::built("fleet")?;
     bench.env("KEELWAY_TEST_PROGRAM", keelway).env("KEELWAY_BENCH_ROUNDS", rounds);
     // A table of other sizes is printed only.
     if sizes.is_empty() {

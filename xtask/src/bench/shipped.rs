@@ -20,8 +20,7 @@ pub(super) fn run(benchmark: &str, mut rounds: usize, mut options: impl Iterator
     };
     let keelway = agent::keelway()?;
     agent::run(
-        agent::cargo()
-            .args(["bench", "--package", "keelway-e2e", "--bench", benchmark])
+        super::built(benchmark)?
             .env("KEELWAY_TEST_PROGRAM", keelway)
             .env("KEELWAY_BENCH_ROUNDS", rounds.to_string())
             .env("KEELWAY_BENCH_PAGE", agent::workspace()?.join("docs/performance.md")),
