@@ -22,6 +22,7 @@ pub(crate) mod fleet_agent_manifests;
 mod fleet_api;
 pub(crate) mod fleet_cluster;
 pub(crate) mod fleet_convert;
+pub(crate) mod fleet_diff;
 pub(crate) mod fleet_drain;
 pub(crate) mod fleet_explain;
 pub(crate) mod fleet_inject;

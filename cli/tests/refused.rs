@@ -88,6 +88,7 @@ const NEITHER: &[&[&str]] = &[
     &["fleet", "drain"],
     &["fleet", "uncordon"],
     &["fleet", "status"],
+    &["fleet", "diff"],
     &["fleet", "explain"],
     &["fleet", "observe"],
     &["fleet", "convert"],

@@ -6,12 +6,10 @@
 mod census;
 mod events;
 mod execute;
-mod kinds;
 mod listed;
 mod model;
 mod plan;
 mod queue;
-mod scope;
 mod verify;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -23,7 +21,7 @@ use futures::{
 };
 use k8s_openapi::jiff::Timestamp;
 use keelway_base::error_chain::ErrorChain;
-use keelway_fleet::{PlacementLink, SchedulePolicy, Work, WorkloadCluster, WorkloadPlacement};
+use keelway_fleet::{PlacedKind, PlacementLink, SchedulePolicy, Work, WorkloadCluster, WorkloadPlacement};
 use kube::{
     Api, Resource,
     api::DynamicObject,
@@ -40,7 +38,6 @@ use tokio::{
 
 use self::{
     events::EventQueue,
-    kinds::{BUILT_IN, PlacedKind},
     model::{FleetChange, FleetModel},
     plan::ObjectPlan,
 };
@@ -50,7 +47,6 @@ pub use self::{
     census::{CensusState, FleetCensus},
     listed::{ListedChange, ListedObjects},
     queue::{PlanCause, PlanQueue, ROUND},
-    scope::is_placeable,
 };
 
 /// How many objects are planned together. What is observed meanwhile is read afterwards, so that it is not older than what was written.
@@ -73,7 +69,7 @@ pub(crate) async fn run(context: Arc<FleetContext>) {
 
 async fn place(context: &Arc<FleetContext>, events: &EventQueue) {
     let mut changes = watches(context);
-    let mut model = FleetModel::new(BUILT_IN.iter().map(PlacedKind::from));
+    let mut model = FleetModel::new(PlacedKind::built_in());
     let mut watched = BTreeSet::new();
     let mut failed = BTreeSet::new();
     let mut retry_at: Option<Instant> = None;
@@ -209,8 +205,8 @@ fn watches(context: &FleetContext) -> FleetChanges {
     all.push(watch::<SchedulePolicy>(context, FleetChange::Policy));
     all.push(watch::<WorkloadPlacement>(context, FleetChange::Placement));
     all.push(watch::<Work>(context, FleetChange::Work));
-    for kind in &BUILT_IN {
-        all.push(watch_objects(context, kind.into()));
+    for kind in PlacedKind::built_in() {
+        all.push(watch_objects(context, kind));
     }
     all
 }

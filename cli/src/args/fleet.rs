@@ -6,6 +6,7 @@ use crate::commands::{
     fleet_agent_manifests::AgentManifestsArguments,
     fleet_cluster::FleetClusterCommand,
     fleet_convert::FleetConvertArguments,
+    fleet_diff::FleetDiffArguments,
     fleet_drain::{FleetCordonArguments, FleetDrainArguments},
     fleet_explain::FleetExplainArguments,
     fleet_inject::FleetInjectArguments,
@@ -65,6 +66,14 @@ pub(crate) enum FleetCommand {
     /// Place new objects in a workload cluster again, and end its drain
     #[command(after_help = "Example:\n  keelway fleet uncordon west --kubeconfig f1.kubeconfig")]
     Uncordon(FleetCordonArguments),
+    /// Show which objects SchedulePolicies would move, before you apply them
+    ///
+    /// Nothing is written. The API server of the fleet checks the policies, and each object is decided twice: with the policies as they are, and with
+    /// these. What is free in clusters changes all the time, so another cluster may be chosen later.
+    #[command(
+        after_help = "Example:\n  keelway fleet diff --filename policy.yaml --kubeconfig f1.kubeconfig\n  keelway fleet diff --filename policy.yaml --exit-code -o json --kubeconfig f1.kubeconfig"
+    )]
+    Diff(FleetDiffArguments),
     /// Explain why an object of a fleet runs where it runs, or nowhere
     #[command(
         after_help = "Example:\n  keelway fleet explain deployment/web --namespace shop --kubeconfig f1.kubeconfig\n  keelway fleet explain deployment/web -o json --kubeconfig f1.kubeconfig\n  keelway fleet explain deployment/web --namespace shop --from observed.yaml"

@@ -1,8 +1,8 @@
 //! `keelway fleet`.
 
 use super::{
-    fleet_agent_manifests, fleet_cluster, fleet_convert, fleet_drain, fleet_explain, fleet_inject, fleet_manifests,
-    fleet_observe, fleet_status, fleet_token,
+    fleet_agent_manifests, fleet_cluster, fleet_convert, fleet_diff, fleet_drain, fleet_explain, fleet_inject,
+    fleet_manifests, fleet_observe, fleet_status, fleet_token,
 };
 use crate::{
     args::{FleetCommand, GlobalArguments},
@@ -20,6 +20,7 @@ pub(super) fn run(global: &GlobalArguments, command: FleetCommand) -> Result<Cod
         FleetCommand::Cordon(arguments) => fleet_drain::cordon(&arguments),
         FleetCommand::Drain(arguments) => fleet_drain::drain(global, &arguments),
         FleetCommand::Uncordon(arguments) => fleet_drain::uncordon(&arguments),
+        FleetCommand::Diff(arguments) => fleet_diff::run(&arguments),
         FleetCommand::Explain(arguments) => fleet_explain::run(&arguments),
         FleetCommand::Convert(arguments) => fleet_convert::run(&arguments),
         FleetCommand::Observe(arguments) => fleet_observe::run(&arguments),

@@ -1,10 +1,11 @@
 //! The API of a fleet, as commands use it.
 
-use std::{io::Read, path::PathBuf, time::Duration};
+use std::{fmt::Debug, io::Read, path::PathBuf, time::Duration};
 
 use clap::Args;
 use keelway_http_proxy::{KubeClientConfig, ProxySettings};
-use kube::{Client, Error, runtime::watcher};
+use kube::{Api, Client, Error, api::ListParams, runtime::watcher};
+use serde::de::DeserializeOwned;
 use tower::timeout::TimeoutLayer;
 
 use crate::exit::CommandFailure;
@@ -31,6 +32,26 @@ impl FleetArgument {
         let config = config.map_err(CommandFailure::other)?;
         let builder = config.builder().map_err(CommandFailure::other)?;
         Ok((builder.with_layer(&TimeoutLayer::new(ANSWER)).build(), config.server().to_string()))
+    }
+}
+
+/// How many objects a page of a list has.
+const PAGE: u32 = 500;
+
+/// Lists all objects, page by page.
+pub(super) async fn list_all<K>(api: &Api<K>) -> Result<Vec<K>, Error>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let mut parameters = ListParams::default().limit(PAGE);
+    let mut all = Vec::new();
+    loop {
+        let page = api.list(&parameters).await?;
+        all.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => parameters.continue_token = Some(token),
+            None => return Ok(all),
+        }
     }
 }
 

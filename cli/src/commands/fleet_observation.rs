@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIResource, APIResourceList, ObjectMeta};
 use keelway_fleet::{SchedulePolicy, WorkloadCluster, WorkloadPlacement, WorkloadRef, names::FLEET_NAMESPACE};
-use kube::{Api, Client, Error, ResourceExt, api::ListParams};
+use kube::{Api, Client, Error, ResourceExt};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
+use super::fleet_api::list_all;
 use crate::{exit::CommandFailure, view::list};
 
 /// The API version of Placements, Clusters and SchedulePolicies.
@@ -130,7 +131,7 @@ async fn all<K>(api: Api<K>) -> Result<Vec<K>, CommandFailure>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
-    Ok(api.list(&ListParams::default()).await.map_err(CommandFailure::other)?.items)
+    list_all(&api).await.map_err(CommandFailure::other)
 }
 
 /// Returns the names of the kinds of placed objects. Kinds that are not served any more have none.

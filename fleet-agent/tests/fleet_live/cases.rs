@@ -120,6 +120,19 @@ pub(crate) async fn apply_and_update(works: &Works, workload: &Client) {
     works.is_gone("own").await;
 }
 
+/// A ConfigMap with as much data as Kubernetes allows: 1 MiB, in base64.
+pub(crate) async fn the_largest_object(works: &Works, workload: &Client) {
+    let mut largest = config("largest", "one");
+    largest.as_object_mut().unwrap().remove("data");
+    largest["binaryData"] = json!({ "zeros": format!("{}AA==", "AAAA".repeat(1024 * 1024 / 3)) });
+    works.put("largest", largest, json!({})).await;
+    works.reports("largest", "True", "Applied").await;
+    let applied = configs(workload).get("largest").await.unwrap();
+    assert_eq!(applied.binary_data.unwrap()["zeros"].0.len(), 1024 * 1024);
+    works.delete("largest").await;
+    works.is_gone("largest").await;
+}
+
 /// Values of others are reported, and replaced only if the policy says so.
 pub(crate) async fn conflict(works: &Works, workload: &Client) {
     let owner = PatchParams::apply("their-tool");

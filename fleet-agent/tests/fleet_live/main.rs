@@ -93,6 +93,7 @@ async fn serve() {
     cases::inventory(&fleet, &workload).await;
     let works = Works::new(&fleet, "west");
     cases::apply_and_update(&works, &workload).await;
+    cases::the_largest_object(&works, &workload).await;
     cases::conflict(&works, &workload).await;
     cases::adoption(&works, &workload).await;
     cases::autoscaler(&works, &workload).await;

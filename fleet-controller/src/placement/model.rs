@@ -13,8 +13,9 @@ use std::{
 
 use k8s_openapi::jiff::Timestamp;
 use keelway_fleet::{
-    CandidateCluster, ContentRole, FleetObject, FleetState, ObjectState, PlacementLink, PlacementSpec, PolicySet,
-    SchedulePolicy, Work, WorkloadCluster, WorkloadPlacement, WorkloadRef, names::cluster_of_namespace, placement_link,
+    CandidateCluster, ContentRole, FleetObject, FleetState, ObjectState, PlacedKind, PlacementLink, PlacementSpec,
+    PolicySet, SchedulePolicy, Work, WorkloadCluster, WorkloadPlacement, WorkloadRef, is_placeable,
+    names::cluster_of_namespace, placement_link,
 };
 use kube::{ResourceExt, api::DynamicObject, core::ApiResource, runtime::watcher::Event};
 use serde_json::Value;
@@ -22,10 +23,8 @@ use serde_json::Value;
 use self::{capacity::ReservedCapacity, moves::FleetMoves, usage::ClusterUsage};
 use super::{
     census::{CensusState, FleetCensus},
-    kinds::PlacedKind,
     listed::{ListedChange, ListedObjects},
     queue::{PlanCause, PlanQueue},
-    scope::is_placeable,
 };
 
 /// A change of a document.

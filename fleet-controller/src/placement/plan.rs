@@ -1,20 +1,19 @@
 //! Decides what to write for one object. Pure.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, mem};
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
-use keelway_api::condition::ConditionValue;
 use keelway_fleet::{
     ClusterReport, DecisionRequest, ExistingWork, FleetObject, LeaveCause, ObjectState, PlacementDecision,
-    PlacementLink, PlacementOutcome, PlacementSpec, PlacementStatus, WORK_APPLIED, Work, WorkOrder, WorkloadPlacement,
-    WorkloadRef, decide,
+    PlacementLink, PlacementOutcome, PlacementSpec, PlacementStatus, WORK_APPLIED, Work, WorkOrder, WorkPlan,
+    WorkloadPlacement, WorkloadRef, decide, is_placeable,
     names::{EVENT_LOST, EVENT_MATCHED, EVENT_MOVING, REASON_CANNOT_MOVE, cluster_of_namespace},
     object_status, placement_status, plan_works,
 };
 use kube::{core::ApiResource, runtime::events::EventType};
 use serde_json::Value;
 
-use super::{model::FleetModel, scope::is_placeable};
+use super::model::FleetModel;
 
 /// The reason of the Event that an object cannot be applied in a cluster.
 const EVENT_FAILED: &str = "ApplyFailed";
@@ -72,16 +71,15 @@ pub(super) fn plan(link: &PlacementLink, model: &FleetModel) -> ObjectPlan {
     let kinds = &model.state().pod_kinds;
     let existing: Vec<ExistingWork> = model.works(link).filter_map(|work| ExistingWork::read(work, kinds)).collect();
     let current = plan.save.as_ref().or(saved.map(|saved| &saved.spec));
-    let works = plan_works(&state, is_autoscaled, current, link, &existing);
-    let moving = works.moving();
-    plan.orders = works.orders;
+    let mut works = plan_works(&state, is_autoscaled, current, link, &existing);
+    plan.orders = mem::take(&mut works.orders);
     plan.orders.retain(|order| match order {
         WorkOrder::Create(work) | WorkOrder::Update(work) => model.is_member(&work.cluster),
         WorkOrder::Delete { .. } => true,
     });
     match (&state, saved) {
         (ObjectState::Present(object), Some(saved)) if plan.save.is_none() => {
-            plan.report(object, saved, moving, &reported(link, saved, model));
+            plan.report(object, saved, &works, &reported(link, saved, model));
         }
         (ObjectState::Deleted, Some(_)) => plan.remove = existing.is_empty(),
         (_, _) => {}
@@ -116,12 +114,12 @@ impl ObjectPlan {
         &mut self,
         object: &FleetObject,
         saved: &WorkloadPlacement,
-        moving: Option<ConditionValue>,
+        works: &WorkPlan,
         reports: &[ClusterReport<'_>],
     ) {
         let generation = saved.metadata.generation;
         let now = Time(Timestamp::now());
-        let after = placement_status(&saved.spec, generation, reports, moving, saved.status.as_ref(), &now);
+        let after = placement_status(&saved.spec, generation, reports, works, saved.status.as_ref(), &now);
         self.events.extend(failures(saved.status.as_ref(), &after));
         self.placement_status = (saved.status.as_ref() != Some(&after)).then_some(after);
         if !OWN_STATUS.contains(&object.reference.kind.as_str()) {

@@ -60,6 +60,7 @@ async fn serve() {
     registration::heartbeats_write_nothing_else(&west, &admin).await;
 
     placed::an_annotation_spreads(&admin, &west, &east).await;
+    placed::objects_of_the_largest_size(&admin, &west).await;
     placed::a_policy_divides(&admin, &west, &east).await;
     capacity::room_is_reserved(&admin, &west, &east).await;
     placed::a_burst_writes_each_document_once(&admin, &west, &first).await;

@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 
 use crate::{agents::TestAgent, controller::FleetController, wait};
 
+/// The limit of Kubernetes for the data of a ConfigMap or a Secret, in bytes.
+const LARGEST_DATA: usize = 1024 * 1024;
 /// How many objects are created at once.
 const BURST: u64 = 40;
 
@@ -163,6 +165,45 @@ pub(crate) async fn a_policy_divides(admin: &Client, west: &TestAgent, east: &Te
     let works = Api::<Work>::namespaced(admin.clone(), "fleet-east").list(&ListParams::default()).await.unwrap();
     let names: Vec<String> = works.iter().map(ResourceExt::name_any).collect();
     assert_eq!(names, ["deployment.apps.default.web"], "a policy for everything places nothing of the fleet itself");
+}
+
+/// A ConfigMap with as much data as Kubernetes allows is distributed. One that is twice as large in JSON is not, and its Placement says so.
+pub(crate) async fn objects_of_the_largest_size(admin: &Client, west: &TestAgent) {
+    west.beat().await.unwrap();
+    let configs = Api::<ConfigMap>::namespaced(admin.clone(), "default");
+    let create = async |name: &str, data: Value| {
+        let metadata = json!({ "name": name, "annotations": { "fleet.keelway.dev/cluster": "west" } });
+        let mut config = json!({ "metadata": metadata });
+        config.as_object_mut().unwrap().extend(data.as_object().unwrap().clone());
+        configs.create(&PostParams::default(), &serde_json::from_value(config).unwrap()).await.unwrap();
+    };
+    let base64 = format!("{}AA==", "AAAA".repeat(LARGEST_DATA / 3));
+    create("largest", json!({ "binaryData": { "zeros": base64 } })).await;
+    let name = "configmap.core.default.largest";
+    wait::until("the largest ConfigMap has a Work", async || work(admin, "west", name).await.is_some()).await;
+    let manifest = work(admin, "west", name).await.unwrap().spec.manifest;
+    assert_eq!(manifest["binaryData"]["zeros"], base64);
+
+    create("escaped", json!({ "data": { "lines": "\n".repeat(LARGEST_DATA) } })).await;
+    let placements = Api::<WorkloadPlacement>::namespaced(admin.clone(), "default");
+    wait::until("the Placement says that the object is too large", async || {
+        let status = placements.get_opt("configmap.core.escaped").await.unwrap().and_then(|placement| placement.status);
+        let reasons = status.iter().flat_map(|status| &status.clusters).flat_map(|cluster| &cluster.conditions);
+        reasons.into_iter().any(|condition| condition.status == "False" && condition.reason == "TooLarge")
+    })
+    .await;
+    let events = Api::<Event>::namespaced(admin.clone(), "default");
+    wait::until("an Event says so", async || {
+        let found = events.list(&ListParams::default()).await.unwrap();
+        let of_object = |event: &&Event| event.involved_object.name.as_deref() == Some("escaped");
+        found.iter().filter(of_object).any(|event| event.reason.as_deref() == Some("ApplyFailed"))
+    })
+    .await;
+    assert!(work(admin, "west", "configmap.core.default.escaped").await.is_none());
+    for name in ["largest", "escaped"] {
+        configs.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    deleted(west, name).await;
 }
 
 /// Of each object of a burst, each document is written once: the Placement, its Work, and the status of the Placement, which no agent reports about.

@@ -1,10 +1,15 @@
 //! Which pods of a Work the reports of its cluster do not count yet.
 
+use alloc::collections::BTreeMap;
+
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::MicroTime, jiff::Timestamp};
 use keelway_api::condition::is_true;
 use serde_json::Value as Json;
 
-use crate::{ObjectDemand, PodKinds, WORK_APPLIED, Work, WorkStatus, pod_kinds::is_finished_job};
+use crate::{
+    CapacityLedger, DesiredWork, FleetObject, ObjectDemand, PlacementSpec, PodKinds, WORK_APPLIED, Work, WorkStatus,
+    desired_works, names::works_namespace, pod_kinds::is_finished_job,
+};
 
 /// Returns the pods that an agent applied or will apply, and that its last report of capacity does not count. `reported` is the time of that report.
 ///
@@ -22,6 +27,57 @@ pub fn uncounted_pods(work: &Work, kinds: &PodKinds, reported: Option<Timestamp>
     match existing_pods(&work.spec.manifest, object) {
         Some(existing) => demand.without(existing),
         None => ObjectDemand::default(),
+    }
+}
+
+/// An object with its Placement, whose pods the reports of its clusters may not count yet.
+#[derive(Debug, Clone, Copy)]
+pub struct PlacementDemands<'a> {
+    /// The object.
+    pub object: &'a FleetObject,
+    /// Its Placement, as it is or as it is about to be.
+    pub placement: &'a PlacementSpec,
+    /// Whether a HorizontalPodAutoscaler scales the object.
+    pub is_autoscaled: bool,
+    /// Where the objects of each kind have their pods.
+    pub kinds: &'a PodKinds,
+    /// What the clusters report.
+    pub capacity: &'a CapacityLedger,
+}
+
+impl PlacementDemands<'_> {
+    /// Returns the pods that each cluster has or gets, and that its report does not count, with the generation of the Work that was read. `ordered` are
+    /// the Works that are about to be written.
+    pub fn uncounted<'w>(
+        &self,
+        works: impl IntoIterator<Item = &'w Work>,
+        ordered: impl IntoIterator<Item = &'w DesiredWork>,
+    ) -> BTreeMap<String, (Option<i64>, ObjectDemand)> {
+        let Self { object, kinds, capacity, .. } = self;
+        let mut demands = BTreeMap::new();
+        if object.is_deleting || !kinds.runs_pods(&object.reference.group, &object.reference.kind) {
+            return demands;
+        }
+        let mut missing = self.placement.clone();
+        for work in works {
+            let namespace = work.metadata.namespace.as_deref();
+            let cluster =
+                missing.clusters.iter().position(|placed| Some(works_namespace(&placed.name).as_str()) == namespace);
+            if let Some(index) = cluster {
+                let name = missing.clusters.remove(index).name;
+                let observed = capacity.observed(&name);
+                demands.insert(name, (work.metadata.generation, uncounted_pods(work, kinds, observed)));
+            }
+        }
+        for work in ordered {
+            missing.clusters.retain(|placed| placed.name != work.cluster);
+            demands.insert(work.cluster.clone(), (None, kinds.demand(&work.spec.manifest)));
+        }
+        if !missing.clusters.is_empty() {
+            let works = desired_works(object, &missing, self.is_autoscaled).into_iter().flatten();
+            demands.extend(works.map(|work| (work.cluster, (None, kinds.demand(&work.spec.manifest)))));
+        }
+        demands
     }
 }
 

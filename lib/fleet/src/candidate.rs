@@ -16,6 +16,8 @@ pub struct CandidateCluster {
     pub name: String,
     /// The labels, with the name.
     pub labels: BTreeMap<String, String>,
+    /// Whether the cluster adds nodes while pods wait.
+    pub is_autoscaled: bool,
     /// Whether the cluster is cordoned.
     pub is_cordoned: bool,
     /// How the cluster is drained, if it is.
@@ -39,6 +41,7 @@ impl CandidateCluster {
         Self {
             name,
             labels,
+            is_autoscaled: cluster.spec.autoscaled,
             is_cordoned: cluster.spec.unschedulable,
             drain: cluster.spec.drain,
             is_leaving: cluster.metadata.deletion_timestamp.is_some(),
@@ -57,8 +60,11 @@ impl CandidateCluster {
         self.ready.as_ref().map(|ready| ready.last_transition_time.0)
     }
 
-    fn taint(&self, effect: TaintEffect) -> Option<&ClusterTaint> {
-        self.taints.iter().find(|taint| taint.effect == effect)
+    /// Returns the first taint with this effect that a policy does not tolerate.
+    fn taint(&self, effect: TaintEffect, ask: &ClusterAsk<'_>) -> Option<&ClusterTaint> {
+        let tolerations = ask.policy.map_or(&[][..], |policy| &policy.spec.tolerations);
+        let is_tolerated = |taint: &ClusterTaint| tolerations.iter().any(|toleration| toleration.tolerates(taint));
+        self.taints.iter().find(|taint| taint.effect == effect && !is_tolerated(taint))
     }
 }
 
@@ -156,8 +162,8 @@ fn cordoned(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection>
     cluster.is_cordoned.then_some(Rejection::Cordoned)
 }
 
-fn tainted(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
-    cluster.taint(TaintEffect::NoSchedule).map(|taint| Rejection::Tainted { taint: taint.clone() })
+fn tainted(ask: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
+    cluster.taint(TaintEffect::NoSchedule, ask).map(|taint| Rejection::Tainted { taint: taint.clone() })
 }
 
 fn ready(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
@@ -177,7 +183,7 @@ pub enum ScoreStep {
     Current,
     /// The policy names the cluster earlier.
     Order,
-    /// The cluster has no taint with the effect `PreferNoSchedule`.
+    /// The policy tolerates every taint of the cluster with the effect `PreferNoSchedule`.
     Untainted,
     /// The name of the cluster comes first.
     Name,
@@ -193,7 +199,7 @@ const SCORES: [(ScoreStep, ClusterScore); 4] = [
     (ScoreStep::Order, |ask, cluster, _| {
         ask.policy.and_then(|policy| policy.place_of(&cluster.labels)).unwrap_or(usize::MAX)
     }),
-    (ScoreStep::Untainted, |_, cluster, _| usize::from(cluster.taint(TaintEffect::PreferNoSchedule).is_some())),
+    (ScoreStep::Untainted, |ask, cluster, _| usize::from(cluster.taint(TaintEffect::PreferNoSchedule, ask).is_some())),
 ];
 
 /// The scores of a cluster: a list that is less if the cluster is better.

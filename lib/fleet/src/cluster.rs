@@ -43,6 +43,9 @@ pub struct WorkloadClusterSpec {
     /// The zone. It is also the label `fleet.keelway.dev/zone`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
+    /// If true, the cluster adds nodes while pods wait for room. If no cluster has room for an object, it is placed in a cluster that adds nodes.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub autoscaled: bool,
     /// If true, the cluster is cordoned: nothing new is placed in it. What runs there stays.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unschedulable: bool,

@@ -3,7 +3,8 @@
 //! 1. An annotation decides, or else the policy with the highest priority, or else nothing changes.
 //! 2. Filters reject clusters. A cluster that runs the object already stays even if it is cordoned, tainted or unreachable. One that is being drained,
 //!    or that was lost, stays only if the object cannot move, or if it is not its turn.
-//! 3. If a policy lets one cluster be chosen, and the object does not run in any of them yet, those without room for all of it are rejected.
+//! 3. If a policy lets one cluster be chosen, and the object does not run in any of them yet, those without room for all of it are rejected. If none has
+//!    room, those that add nodes are left.
 //! 4. The best cluster is chosen, or all of them if the object is spread.
 //! 5. Replicas are divided.
 //! 6. An object without pods stays in a cluster for as long as something there may need it.
@@ -236,10 +237,13 @@ impl Choice<'_> {
             current.iter().filter(|(name, _)| !from.contains(*name)).map(|(&name, &placed)| (name, placed)).collect();
         let (mut candidates, mut verdicts) = self.filtered(fleet, &ask, &kept);
         let demand = self.demand_to_fit(fleet, request, &candidates, &kept);
+        let mut growing = Vec::new();
         if let Some(demand) = &demand {
+            growing.extend(candidates.iter().copied().filter(|cluster| cluster.is_autoscaled));
             candidates.retain(|cluster| is_left(cluster) || has_room(fleet, cluster, demand, &mut verdicts));
         }
         let clusters = match self.spread {
+            None if candidates.is_empty() && !growing.is_empty() => choose_growing(&ask, &growing, &mut verdicts),
             None => choose(&ask, &candidates, &kept, &mut verdicts),
             Some(spread) => spread.place(&candidates, request.object, &kept, divided, &mut verdicts),
         };
@@ -394,6 +398,19 @@ fn choose(
     };
     verdicts.insert(winner.name.clone(), PlacementVerdict::Runs(reason));
     vec![PlacedCluster { name: winner.name.clone(), ..PlacedCluster::default() }]
+}
+
+/// Chooses one of the clusters that add nodes, because no cluster has room.
+fn choose_growing(
+    ask: &ClusterAsk<'_>,
+    growing: &[&CandidateCluster],
+    verdicts: &mut BTreeMap<String, PlacementVerdict>,
+) -> Vec<PlacedCluster> {
+    let clusters = choose(ask, growing, &CurrentClusters::new(), verdicts);
+    for placed in &clusters {
+        verdicts.insert(placed.name.clone(), PlacementVerdict::Runs(RunReason::Grows));
+    }
+    clusters
 }
 
 impl Spread<'_> {

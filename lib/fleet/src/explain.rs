@@ -136,7 +136,7 @@ fn progress(reported: Option<&PlacedClusterStatus>) -> String {
     match (applied, reported.replicas, reported.ready_replicas) {
         (None, _, _) => "The agent has not reported yet".to_owned(),
         (Some(applied), _, _) if applied.status != "True" => {
-            format!("The agent has not applied it ({}): {}", applied.reason, applied.message)
+            format!("It is not applied ({}): {}", applied.reason, applied.message)
         }
         (Some(_), Some(replicas), ready) => {
             format!("The agent has applied it, and {} of {replicas} replicas are ready", ready.unwrap_or(0))

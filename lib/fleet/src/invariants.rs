@@ -87,7 +87,8 @@ fn clusters_are_allowed(
         .collect()
 }
 
-/// A cluster that was chosen for an object, and that does not run it yet, has as much of each resource as all of its pods request.
+/// A cluster that was chosen for an object, and that does not run it yet, has as much of each resource as all of its pods request, unless it adds nodes
+/// and no other cluster was found to have room.
 fn it_fits(fleet: &FleetState, request: &DecisionRequest<'_>, placement: &PlacementSpec) -> Vec<PlacementViolation> {
     let ([only], Some(_)) = (placement.clusters.as_slice(), &placement.policy) else { return Vec::new() };
     let is_current =
@@ -95,6 +96,12 @@ fn it_fits(fleet: &FleetState, request: &DecisionRequest<'_>, placement: &Placem
     let is_chosen = fleet.policies.is_choosing(placement.policy.as_deref());
     let demand = fleet.pod_kinds.demand(&request.object.manifest);
     if is_current || !is_chosen || demand.is_empty() {
+        return Vec::new();
+    }
+    let reason = |name: &str| placement.reasons.iter().find(|reason| reason.cluster == name);
+    let grows = fleet.clusters.get(&only.name).is_some_and(|cluster| cluster.is_autoscaled)
+        && reason(&only.name).is_some_and(|reason| reason.reason == "Grows");
+    if grows {
         return Vec::new();
     }
     let Some(room) = fleet.capacity.room(&only.name) else {

@@ -31,19 +31,23 @@ mod node_inventory;
 mod node_needs;
 mod nodes;
 mod object;
+mod placed_kind;
 mod placement;
 mod pod_demand;
 mod pod_kinds;
 mod pod_requests;
 mod policies;
 mod policy;
+mod policy_change;
 mod quantity;
 mod readiness;
 mod role;
 mod room;
+mod scope;
 mod selector;
 mod status;
 pub mod token;
+mod toleration;
 mod verdict;
 mod work;
 mod works;
@@ -53,7 +57,7 @@ pub use candidate::{CandidateCluster, ScoreStep};
 pub use activity::{ClusterActivity, ContentRole};
 pub use agent_manifests::{AgentRights, PLACED_RESOURCES, agent_manifests, agent_rules};
 pub use amounts::ResourceAmounts;
-pub use arrival::uncounted_pods;
+pub use arrival::{PlacementDemands, uncounted_pods};
 pub use capacity::{CapacityReport, NodeGroup, NodeRooms};
 pub use capacity_ledger::CapacityLedger;
 pub use cluster::{
@@ -70,10 +74,11 @@ pub use field_path::{FieldPath, FieldPathError};
 pub use fit::RoomShortage;
 pub use keelway_pki::BootstrapToken;
 pub use leave::{LeaveCause, MoveObstacle};
-pub use manifest::{ApplyOrder, ManifestError, apply_order, manifest_for};
+pub use manifest::{ApplyOrder, MAX_MANIFEST_BYTES, ManifestError, apply_order, manifest_for};
 pub use node_inventory::{InventoryNode, capacity_report};
 pub use nodes::{ResourceQuantities, WorkloadTaint, total};
 pub use object::{FleetObject, FleetObjectError, ObjectState};
+pub use placed_kind::PlacedKind;
 pub use placement::{
     PLACEMENT_APPLIED, PLACEMENT_MOVING, PLACEMENT_SCHEDULED, PlacedCluster, PlacedClusterStatus, PlacementReason,
     PlacementSpec, PlacementStatus, WorkloadPlacement, WorkloadRef,
@@ -87,11 +92,14 @@ pub use policy::{
     OrderedClusterSelector, OrderedOperator, OrderedValues, OverrideValue, PercentageShare, ResourceOverride,
     ResourceSelectors, SchedulePolicy, SchedulePolicySpec, SpreadConstraints, SpreadMode, TopologyOverrides,
 };
+pub use policy_change::{DecidedPlacement, FleetDocuments, PlacementChange};
 pub use readiness::PodReadiness;
 pub use role::{FLEET_CONTROLLER_ROLE, fleet_controller_role};
 pub use room::ClusterRoom;
+pub use scope::is_placeable;
 pub use status::{ClusterReport, merged_status, object_status, placement_status};
 pub use token::{FleetToken, FleetTokenError};
+pub use toleration::{ClusterToleration, TolerationOperator};
 pub use verdict::{PlacementVerdict, Rejection, RunReason};
 pub use work::{PlacementLink, ReplicasOwner, WORK_APPLIED, Work, WorkSpec, WorkStatus};
 pub use works::{

@@ -1,5 +1,7 @@
 //! The manifest of an object for one cluster.
 
+use core::fmt::{self, Write};
+
 use serde_json::{Map, Value as Json, json};
 
 use crate::{FieldOverride, FieldPath, FieldPathError, FleetObject, PlacedCluster, names::GROUP};
@@ -12,6 +14,10 @@ const FOREIGN_ANNOTATIONS: [&str; 2] =
 /// Labels of a Job's pods that an API server generates, each with the prefix of later releases and without it.
 const JOB_LABELS: [&str; 4] =
     ["controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"];
+
+/// The largest object that a fleet distributes, in bytes of JSON. etcd refuses requests of more than 1.5 MiB, and a Work has metadata and a status, too. A
+/// ConfigMap or a Secret with as much data as Kubernetes allows (1 MiB, in base64) fits.
+pub const MAX_MANIFEST_BYTES: usize = 1_440 * 1024;
 
 /// The order in which an agent applies objects, and the reverse of the order in which it deletes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +44,26 @@ pub enum ManifestError {
         #[source]
         source: FieldPathError,
     },
+    /// The object is larger in JSON than a Work can be.
+    #[error(
+        "the object has {size} bytes in JSON, and a fleet distributes at most {MAX_MANIFEST_BYTES}; split it, or store the data elsewhere"
+    )]
+    TooLarge {
+        /// The cluster.
+        cluster: String,
+        /// The size of the object.
+        size: usize,
+    },
+}
+
+impl ManifestError {
+    /// Returns the cluster for which the object cannot be prepared.
+    #[must_use]
+    pub fn cluster(&self) -> &str {
+        match self {
+            Self::Override { cluster, .. } | Self::TooLarge { cluster, .. } => cluster,
+        }
+    }
 }
 
 /// Returns the order of an object.
@@ -70,7 +96,28 @@ pub fn manifest_for(object: &FleetObject, cluster: &PlacedCluster, is_autoscaled
     if is_autoscaled {
         remove(&mut manifest, &["spec", "replicas"]);
     }
+    let size = json_size(&manifest);
+    if size > MAX_MANIFEST_BYTES {
+        return Err(ManifestError::TooLarge { cluster: cluster.name.clone(), size });
+    }
     Ok(manifest)
+}
+
+/// Counts the bytes that are written.
+#[derive(Default)]
+struct ByteCount(usize);
+
+impl Write for ByteCount {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 += text.len();
+        Ok(())
+    }
+}
+
+/// Returns the number of bytes of a value in JSON.
+fn json_size(value: &Json) -> usize {
+    let mut count = ByteCount::default();
+    write!(count, "{value}").map_or(usize::MAX, |()| count.0)
 }
 
 /// Returns an object without the fields that its API server wrote.

@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use crate::names::NAME_LABEL;
+use crate::{ClusterToleration, names::NAME_LABEL};
 
 /// Which objects run in which clusters.
 ///
@@ -39,6 +39,9 @@ pub struct SchedulePolicySpec {
     /// it. It stays there when an earlier one has room again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordered_cluster_selector: Option<OrderedClusterSelector>,
+    /// The taints of clusters that do not keep the objects away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<ClusterToleration>,
     /// If several policies select an object, the one with the highest priority decides, then the first by name.
     #[serde(default)]
     pub priority: i32,

@@ -13,7 +13,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::{
     FleetObject, PLACEMENT_APPLIED, PLACEMENT_MOVING, PLACEMENT_SCHEDULED, PlacedClusterStatus, PlacementSpec,
-    PlacementStatus, WORK_APPLIED, WorkStatus, names::REASON_CANNOT_MOVE, object::APPS,
+    PlacementStatus, WORK_APPLIED, WorkPlan, WorkStatus, names::REASON_CANNOT_MOVE, object::APPS,
 };
 
 /// What a cluster reports of an object.
@@ -141,13 +141,13 @@ fn merged(rule: &MergeRule, parts: &[(&str, &Json)], clusters: usize) -> Json {
     Json::Object(status)
 }
 
-/// Returns the status of a Placement: what each of its clusters reports, and whether all have applied the object. `moving` is what a move waits for.
+/// Returns the status of a Placement: what each of its clusters reports, and whether all have applied the object. `works` is the plan of its Works.
 #[must_use]
 pub fn placement_status(
     placement: &PlacementSpec,
     generation: Option<i64>,
     reports: &[ClusterReport<'_>],
-    moving: Option<ConditionValue>,
+    works: &WorkPlan,
     before: Option<&PlacementStatus>,
     now: &Time,
 ) -> PlacementStatus {
@@ -162,16 +162,20 @@ pub fn placement_status(
             .collect(),
         observed_generation: generation,
     };
+    let faults = works.faults();
     let is_applied = |name: &&str| {
-        let report = reported(name);
-        report.is_some_and(|report| report.is_current && is_true(&report.status.conditions, WORK_APPLIED))
+        let report = reported(name).filter(|report| report.is_current && !faults.contains_key(name));
+        report.is_some_and(|report| is_true(&report.status.conditions, WORK_APPLIED))
     };
     let missing: Vec<&str> =
         placement.clusters.iter().map(|cluster| cluster.name.as_str()).filter(|name| !is_applied(name)).collect();
     set(&mut status.conditions, PLACEMENT_SCHEDULED, scheduled(placement), generation, now);
     set(&mut status.conditions, PLACEMENT_APPLIED, applied(placement, &missing), generation, now);
-    let moving = moving.or_else(|| cannot_move(placement));
+    let moving = works.moving().or_else(|| cannot_move(placement));
     set_or_remove(&mut status.conditions, PLACEMENT_MOVING, moving, generation, now);
+    for (cluster, fault) in faults {
+        status.replace_report(cluster, fault, before, now);
+    }
     status
 }
 
@@ -186,6 +190,19 @@ fn cluster_status(name: &str, report: Option<&ClusterReport<'_>>) -> PlacedClust
         // API servers leave out numbers that are 0.
         ready_replicas: number("readyReplicas").or_else(|| number("replicas").map(|_| 0)),
         conditions: report.map(|report| report.status.conditions.clone()).unwrap_or_default(),
+    }
+}
+
+impl PlacementStatus {
+    /// Says why a cluster has no Work as decided, in the place of what its agent reports: that is about a previous Work.
+    fn replace_report(&mut self, cluster: &str, fault: ConditionValue, before: Option<&Self>, now: &Time) {
+        let is_it = |status: &&PlacedClusterStatus| status.name == cluster;
+        let before = before.and_then(|before| before.clusters.iter().find(is_it));
+        let Some(status) = self.clusters.iter_mut().find(|status| status.name == cluster) else { return };
+        if let Some(before) = before {
+            status.conditions.clone_from(&before.conditions);
+        }
+        set(&mut status.conditions, WORK_APPLIED, fault, None, now);
     }
 }
 

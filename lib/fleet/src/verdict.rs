@@ -37,6 +37,8 @@ pub enum RunReason {
         /// The number of clusters that can.
         among: usize,
     },
+    /// No cluster has room, and this one adds nodes.
+    Grows,
     /// It has run the object before, and nothing forbids it.
     Stays,
     /// It runs a part of the replicas.
@@ -126,6 +128,7 @@ impl PlacementVerdict {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Runs(RunReason::Chosen { .. }) => "Chosen",
+            Self::Runs(RunReason::Grows) => "Grows",
             Self::Runs(RunReason::Stays) => "Stays",
             Self::Runs(RunReason::Divided { .. }) => "Divided",
             Self::Runs(RunReason::Everywhere) => "Everywhere",
@@ -189,6 +192,7 @@ impl fmt::Display for RunReason {
         match self {
             Self::Chosen { among: 1 } => f.write_str("the only cluster that can run the object"),
             Self::Chosen { among } => write!(f, "the best of {among} clusters that can run the object"),
+            Self::Grows => f.write_str("no cluster has room for the object, and this one adds nodes (spec.autoscaled)"),
             Self::Stays => f.write_str("the object runs there already, and nothing forbids it"),
             Self::Divided { replicas, total } => write!(f, "{replicas} of {total} replicas"),
             Self::Everywhere => f.write_str("the object runs in every selected cluster"),

@@ -93,14 +93,22 @@ pub struct WorkStatus {
     pub drift: Vec<String>,
 }
 
+/// The API server records the owner of the object as a whole. With an owner for each field in it, a Work would be nearly twice as large.
+const ATOMIC: &str = "atomic";
+
 fn embedded_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "x-kubernetes-embedded-resource": true,
+        "x-kubernetes-map-type": ATOMIC,
         "x-kubernetes-preserve-unknown-fields": true,
     })
 }
 
 fn preserved_object(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+    json_schema!({
+        "type": "object",
+        "x-kubernetes-map-type": ATOMIC,
+        "x-kubernetes-preserve-unknown-fields": true,
+    })
 }

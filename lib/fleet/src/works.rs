@@ -228,8 +228,7 @@ impl WorkPlan {
             let desired = match desired {
                 Ok(desired) => desired,
                 Err(error) => {
-                    let ManifestError::Override { cluster, .. } = &error;
-                    missing.not_applied = missing.not_applied.or_else(|| Some(cluster.clone()));
+                    missing.not_applied = missing.not_applied.or_else(|| Some(error.cluster().to_owned()));
                     self.waiting.push(WorkWait::Manifest(error));
                     continue;
                 }
@@ -299,6 +298,12 @@ impl WorkPlan {
         }
     }
 
+    /// Returns the clusters for which the object has no Work as decided, each with the reason: a condition `Applied`.
+    #[must_use]
+    pub fn faults(&self) -> BTreeMap<&str, ConditionValue> {
+        self.waiting.iter().filter_map(WorkWait::fault).collect()
+    }
+
     /// Returns what a move of the object waits for, if it moves.
     #[must_use]
     pub fn moving(&self) -> Option<ConditionValue> {
@@ -318,6 +323,27 @@ impl WorkPlan {
             | WorkWait::BeingDeleted { .. } => None,
         })?;
         Some(ConditionValue { status: ConditionStatus::True, reason: reason.to_owned(), message })
+    }
+}
+
+impl WorkWait {
+    /// Returns the cluster for which the object has no Work, and why: a condition `Applied` in the place of the one that an agent reports.
+    fn fault(&self) -> Option<(&str, ConditionValue)> {
+        let (cluster, reason, message) = match self {
+            Self::Manifest(ManifestError::Override { cluster, path, source }) => {
+                (cluster, "OverrideFailed", format!("the override of {path}: {source}"))
+            }
+            Self::Manifest(error @ ManifestError::TooLarge { cluster, .. }) => (cluster, "TooLarge", error.to_string()),
+            Self::NameTaken { cluster, name } => {
+                (cluster, "NameTaken", format!("the Work {name} belongs to another Placement"))
+            }
+            Self::Unknown(_)
+            | Self::BeingDeleted { .. }
+            | Self::NotAppliedYet { .. }
+            | Self::NotReadyYet { .. }
+            | Self::NotDeletedYet { .. } => return None,
+        };
+        Some((cluster.as_str(), ConditionValue { status: ConditionStatus::False, reason: reason.to_owned(), message }))
     }
 }
 

@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 
 use keelway_fleet::{
-    CandidateCluster, ObjectDemand, PlacementLink, PodKinds, WorkOrder, desired_works,
-    names::{POD_KINDS, works_namespace},
-    uncounted_pods,
+    CandidateCluster, ObjectDemand, PlacedKind, PlacementDemands, PlacementLink, PodKinds, WorkOrder, names::POD_KINDS,
 };
 use kube::{ResourceExt, api::DynamicObject, runtime::watcher::Event};
 
 use super::{FleetModel, ListedChange};
-use crate::placement::{kinds::PlacedKind, plan::ObjectPlan};
+use crate::placement::plan::ObjectPlan;
 
 /// The namespace of [`POD_KINDS`].
 const POD_KINDS_NAMESPACE: &str = "kube-system";
@@ -113,33 +111,19 @@ impl FleetModel {
         else {
             return BTreeMap::new();
         };
-        let kinds = &self.reserved.kinds;
-        if object.is_deleting || !kinds.runs_pods(&object.reference.group, &object.reference.kind) {
-            return BTreeMap::new();
-        }
-        let mut demands = BTreeMap::new();
-        let mut missing = placement.clone();
-        for work in self.works(link) {
-            let cluster =
-                missing.clusters.iter().position(|placed| Some(works_namespace(&placed.name)) == work.namespace());
-            if let Some(index) = cluster {
-                let name = missing.clusters.remove(index).name;
-                let observed = self.state.capacity.observed(&name);
-                demands.insert(name, (work.metadata.generation, uncounted_pods(work, kinds, observed)));
-            }
-        }
+        let demands = PlacementDemands {
+            object,
+            placement,
+            is_autoscaled: self.is_autoscaled(object),
+            kinds: &self.reserved.kinds,
+            capacity: &self.state.capacity,
+        };
         let orders = plan.into_iter().flat_map(|plan| &plan.orders);
-        for order in orders {
-            if let WorkOrder::Create(work) | WorkOrder::Update(work) = order {
-                missing.clusters.retain(|placed| placed.name != work.cluster);
-                demands.insert(work.cluster.clone(), (None, kinds.demand(&work.spec.manifest)));
-            }
-        }
-        if !missing.clusters.is_empty() {
-            let works = desired_works(object, &missing, self.is_autoscaled(object)).into_iter().flatten();
-            demands.extend(works.map(|work| (work.cluster, (None, kinds.demand(&work.spec.manifest)))));
-        }
-        demands
+        let ordered = orders.filter_map(|order| match order {
+            WorkOrder::Create(work) | WorkOrder::Update(work) => Some(work),
+            WorkOrder::Delete { .. } => None,
+        });
+        demands.uncounted(self.works(link), ordered)
     }
 
     /// Notes the table of kinds with pods. Returns whether it changed.

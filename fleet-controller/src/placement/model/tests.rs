@@ -3,17 +3,15 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use k8s_openapi::jiff::Timestamp;
-use keelway_fleet::{PlacementLink, Work, WorkOrder, WorkloadCluster, WorkloadPlacement, names::works_namespace};
+use keelway_fleet::{
+    PlacedKind, PlacementLink, Work, WorkOrder, WorkloadCluster, WorkloadPlacement, names::works_namespace,
+};
 use kube::{api::DynamicObject, runtime::watcher::Event};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{FleetChange, FleetModel, WrittenObjects};
-use crate::placement::{
-    kinds::{BUILT_IN, PlacedKind},
-    plan::plan,
-    queue::ROUND,
-};
+use crate::placement::{plan::plan, queue::ROUND};
 
 /// What the names of the Placements of Deployments begin with.
 const DEPLOYMENT: &str = "deployment.apps";
@@ -36,7 +34,7 @@ fn timestamp(time: &str) -> Timestamp {
 }
 
 fn kind(name: &str) -> PlacedKind {
-    BUILT_IN.iter().map(PlacedKind::from).find(|kind| kind.kind == name).unwrap_or_else(|| panic!("{name}"))
+    PlacedKind::built_in().find(|kind| kind.kind == name).unwrap_or_else(|| panic!("{name}"))
 }
 
 impl TestFleet {

@@ -10,6 +10,7 @@ use serde_json::{Value as Json, json};
 use super::selector;
 
 const KINDS: &str = "spec.resourceSelectors.kinds[]";
+const TOLERATIONS: &str = "spec.tolerations";
 const SPREAD: &str = "spec.spreadConstraints";
 const AFTER: &str = "spec.failover.after";
 /// The longest time that objects wait before they leave a cluster.
@@ -36,6 +37,7 @@ pub(super) fn refine(root: &mut Json) {
     rules.extend(spreading());
     rules.extend(overrides());
     rules.extend(failover());
+    rules.extend(tolerations());
     write(root, rules);
 }
 
@@ -48,6 +50,7 @@ fn bounds(root: &mut Json) {
     list("spec.resourceSelectors.kinds", 64);
     list(&format!("{ORDER}.matchExpressions"), 1);
     list(&format!("{ORDER}.matchExpressions[].values"), 100);
+    list(TOLERATIONS, 32);
     list("spec.spreadConstraints.percentageSplit", 100);
     list("spec.spreadConstraints.overrides", 100);
     list("spec.spreadConstraints.overrides[].resources", 16);
@@ -69,6 +72,8 @@ fn bounds(root: &mut Json) {
     extend(root, &format!("{RESOURCES}.name"), json!({"maxLength": 253, "minLength": 1}));
     extend(root, &format!("{RESOURCES}.namespace"), json!({"maxLength": 63}));
     extend(root, &format!("{FIELDS}.fieldPath"), json!({"maxLength": 160}));
+    extend(root, &format!("{TOLERATIONS}[].key"), json!({"maxLength": 316}));
+    extend(root, &format!("{TOLERATIONS}[].value"), json!({"maxLength": 63}));
     extend(root, AFTER, json!({"maxLength": 32}));
     extend(root, &format!("{SPREAD}.topologyKey"), json!({"maxLength": 316}));
     extend(root, &format!("{ORDER}.matchExpressions"), json!({"minItems": 1}));
@@ -175,6 +180,22 @@ fn failover() -> Vec<CelRule> {
             format!(
                 "must be from 1s to {LONGEST_AFTER}, not {{self}}; write a time such as 5m, or remove failover if objects are to stay"
             ),
+        ),
+    ]
+}
+
+fn tolerations() -> Vec<CelRule> {
+    let toleration = format!("{TOLERATIONS}[]");
+    vec![
+        rule(
+            &toleration,
+            "self.operator != 'Exists' || !has(self.value) || self.value == ''",
+            "value has no meaning with the operator Exists, which tolerates every value; remove it, or write operator: Equal",
+        ),
+        rule(
+            &toleration,
+            "self.operator == 'Exists' || (has(self.key) && self.key != '')",
+            "the operator Equal requires a key; add the key of the taints, or write operator: Exists for all taints",
         ),
     ]
 }

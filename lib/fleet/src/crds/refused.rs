@@ -22,6 +22,7 @@ pub fn refused_policies() -> Vec<RefusedPolicy> {
     all.extend(spreads());
     all.extend(overrides());
     all.extend(failovers());
+    all.extend(tolerations());
     all
 }
 
@@ -210,5 +211,24 @@ fn overrides() -> Vec<RefusedPolicy> {
         refused("a path that is not one", &with("Duplicate", "spec..replicas"), field, "is not a field path"),
         refused("another name", &with("Duplicate", "metadata.name"), field, "identifies the object"),
         refused("a status", &with("Duplicate", "status.replicas"), field, "identifies the object"),
+    ]
+}
+
+fn tolerations() -> Vec<RefusedPolicy> {
+    let tolerating =
+        |toleration: Json| json!({ "resourceSelectors": { "labelSelectors": [{}] }, "tolerations": [toleration] });
+    vec![
+        refused(
+            "a value for every value",
+            &tolerating(json!({ "key": "gpu", "operator": "Exists", "value": "true" })),
+            "spec.tolerations[0]",
+            "value has no meaning with the operator Exists",
+        ),
+        refused(
+            "no key",
+            &tolerating(json!({ "operator": "Equal", "value": "true" })),
+            "spec.tolerations[0]",
+            "the operator Equal requires a key",
+        ),
     ]
 }

@@ -2,7 +2,8 @@
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use keelway_fleet::{
-    ClusterReport, KeepReason, PlacementOutcome, PlacementSpec, PodKinds, PolicySet, placement_link, placement_status,
+    ClusterReport, KeepReason, PlacementOutcome, PlacementSpec, PodKinds, PolicySet, WorkPlan, placement_link,
+    placement_status,
 };
 use serde_json::{Value as Json, json};
 
@@ -47,7 +48,7 @@ fn world() -> World {
 
 fn message(placement: &PlacementSpec) -> String {
     let none: [ClusterReport<'_>; 0] = [];
-    let status = placement_status(placement, None, &none, None, None, &Time(Timestamp::UNIX_EPOCH));
+    let status = placement_status(placement, None, &none, &WorkPlan::default(), None, &Time(Timestamp::UNIX_EPOCH));
     let scheduled = status.conditions.into_iter().find(|condition| condition.type_ == "Scheduled").unwrap();
     format!("{} {}: {}", scheduled.status, scheduled.reason, scheduled.message)
 }
@@ -245,4 +246,35 @@ fn a_custom_kind_needs_room_for_all_of_its_pods() {
     ray["spec"]["workerGroupSpecs"][0]["replicas"] = json!(3);
     assert_eq!(place(&mut world, &ray).clusters.len(), 1);
     assert!(PodKinds::default().runs_pods("ray.io", "RayCluster"));
+}
+
+#[test]
+fn a_cluster_that_adds_nodes_is_chosen_if_no_cluster_has_room() {
+    let mut world = world();
+    for name in ["a", "b", "c"] {
+        report(&mut world, name, 1);
+    }
+    world.cluster("b").is_autoscaled = true;
+    world.cluster("c").is_autoscaled = true;
+    let reason = |placement: &PlacementSpec, cluster: &str| {
+        let reason = placement.reasons.iter().find(|reason| reason.cluster == cluster).unwrap();
+        format!("{}: {}", reason.reason, reason.message)
+    };
+    assert_eq!(chosen(&place(&mut world, &web("fits", 1, "3"))), Some("a"));
+    assert_eq!(chosen(&place(&mut world, &web("fits-too", 1, "3"))), Some("b"), "while one has room, none has to grow");
+    assert_eq!(chosen(&place(&mut world, &web("fits-as-well", 1, "3"))), Some("c"));
+    let grows = place(&mut world, &web("grows", 4, "3"));
+    assert_eq!(chosen(&grows), Some("b"));
+    assert_eq!(
+        reason(&grows, "b"),
+        "Grows: no cluster has room for the object, and this one adds nodes (spec.autoscaled)"
+    );
+    assert!(reason(&grows, "a").starts_with("NoRoom: "));
+    assert_eq!(reason(&grows, "c"), "Outranked: b is equally suitable, and its name comes first");
+    // Also a cluster without a node.
+    report(&mut world, "b", 0);
+    world.cluster("c").is_autoscaled = false;
+    assert_eq!(chosen(&place(&mut world, &web("first", 1, "3"))), Some("b"));
+    world.cluster("b").is_cordoned = true;
+    assert_eq!(chosen(&place(&mut world, &web("waits", 1, "3"))), None);
 }

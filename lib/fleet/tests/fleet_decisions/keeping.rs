@@ -1,7 +1,7 @@
 //! What stays where it is.
 
 use keelway_fleet::{ClusterTaint, KeepReason, PlacementOutcome, PolicySet, TaintEffect};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use crate::world::{World, cluster, deployment, object, policy};
 
@@ -37,6 +37,24 @@ fn the_first_ready_cluster_by_name_is_chosen_and_each_other_has_a_reason() {
             "f: Outranked: e is equally suitable, and its name comes first",
         ]
     );
+}
+
+#[test]
+fn a_policy_tolerates_taints() {
+    let mut world = World::new([cluster("a"), cluster("b")]);
+    let taint = |effect| ClusterTaint { key: "gpu".to_owned(), value: None, effect };
+    world.cluster("a").taints.push(taint(TaintEffect::NoSchedule));
+    world.cluster("b").taints.push(taint(TaintEffect::PreferNoSchedule));
+    let config = object("v1", "ConfigMap", Some("default"), "x");
+    let mut chosen = |tolerations: Json| {
+        world.set_policies([policy("all", json!({ "tolerations": tolerations }))]);
+        world.current = None;
+        world.place(&config).clusters[0].name.clone()
+    };
+    assert_eq!(chosen(json!([])), "b");
+    assert_eq!(chosen(json!([{ "key": "gpu", "operator": "Exists" }])), "a", "equally suitable, and first by name");
+    assert_eq!(chosen(json!([{ "key": "gpu", "effect": "NoSchedule" }])), "a", "its only taint is tolerated");
+    assert_eq!(chosen(json!([{ "key": "disk" }])), "b");
 }
 
 #[test]

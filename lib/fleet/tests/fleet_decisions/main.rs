@@ -8,6 +8,7 @@ mod failovers;
 mod keeping;
 mod manifests;
 mod orders;
+mod policy_changes;
 mod properties;
 mod readiness;
 mod simulation;

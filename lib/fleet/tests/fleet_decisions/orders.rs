@@ -1,12 +1,12 @@
 //! From a Placement to changes of Works.
 
 use keelway_fleet::{
-    DesiredWork, ExistingWork, ObjectState, PlacementLink, PodReadiness, WorkOrder, WorkPlan, WorkRemoval, WorkWait,
-    desired_works, invariants::check_works, placement_link, plan_works,
+    DesiredWork, ExistingWork, MAX_MANIFEST_BYTES, ObjectState, PlacementLink, PodReadiness, WorkOrder, WorkPlan,
+    WorkRemoval, WorkWait, desired_works, invariants::check_works, placement_link, plan_works,
 };
 use serde_json::{Value as Json, json};
 
-use crate::world::{World, cluster, deployment, parsed, policy};
+use crate::world::{World, cluster, deployment, object, parsed, policy};
 
 fn spread_over_two() -> (World, Json) {
     let mut world = World::new([cluster("a"), cluster("b")]);
@@ -173,6 +173,32 @@ fn an_override_that_does_not_fit_stops_only_its_cluster() {
         error.to_string(),
         "the override of spec.template.spec.containers[3].image for the cluster a cannot be applied"
     );
+    let fault = &plan.faults()["a"];
+    assert_eq!(fault.reason, "OverrideFailed");
+    assert!(fault.message.starts_with("the override of spec.template.spec.containers[3].image: "), "{}", fault.message);
+}
+
+#[test]
+fn an_object_that_is_too_large_for_a_work_is_not_distributed() {
+    let mut world = World::new([cluster("a")]);
+    world.set_policies([policy("one", json!({}))]);
+    let config = |text: &str| {
+        let mut config = object("v1", "ConfigMap", Some("default"), "x");
+        config["data"] = json!({ "text": text });
+        config
+    };
+    // As much data as Kubernetes allows fits, unless it doubles in JSON.
+    let largest = 1024 * 1024;
+    let fits = config(&"a".repeat(largest));
+    world.place(&fits);
+    let works = all_existing(&world, &fits);
+    let doubled = config(&"\n".repeat(largest));
+    let refused = plan(&world, &doubled, &works);
+    assert!(refused.orders.is_empty(), "what runs in the cluster stays");
+    let fault = &refused.faults()["a"];
+    assert_eq!(fault.reason, "TooLarge");
+    let size = doubled.to_string().len();
+    assert!(size > MAX_MANIFEST_BYTES && fault.message.contains("bytes in JSON"), "{}", fault.message);
 }
 
 #[test]
@@ -183,6 +209,7 @@ fn the_work_of_another_placement_is_never_changed() {
     let changed = plan(&world, &web, &works);
     assert!(changed.orders.is_empty());
     assert!(matches!(changed.waiting.as_slice(), [WorkWait::NameTaken { .. }]));
+    assert_eq!(changed.faults()["a"].message, "the Work deployment.apps.default.web belongs to another Placement");
     let gone = plan_works(&ObjectState::Deleted, false, None, &link(&web), &works);
     let [WorkOrder::Delete { cluster, why, .. }] = gone.orders.as_slice() else { panic!() };
     assert_eq!((cluster.as_str(), *why), ("b", WorkRemoval::ObjectDeleted));

@@ -33,6 +33,7 @@ fn a_cluster(name: &'static str) -> impl Strategy<Value = CandidateCluster> {
             }
             _ => {}
         }
+        cluster.is_autoscaled = zone == 1;
         cluster.is_cordoned = state == 1;
         cluster.is_leaving = state == 2;
         cluster.drain = (state == 3).then_some(ClusterDrain { max_moves: 1 });

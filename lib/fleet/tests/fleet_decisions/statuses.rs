@@ -1,7 +1,9 @@
 //! The status of an object, merged from its clusters.
 
 use keelway_api::{Time, jiff::Timestamp};
-use keelway_fleet::{ClusterReport, WorkStatus, merged_status, object_status, placement_status};
+use keelway_fleet::{
+    ClusterReport, ManifestError, WorkPlan, WorkStatus, WorkWait, merged_status, object_status, placement_status,
+};
 use serde_json::{Value as Json, json};
 
 use crate::world::{World, cluster, deployment, object, parsed, policy};
@@ -179,7 +181,7 @@ fn the_status_of_a_placement_names_what_is_missing() {
     let placement = world.place(&web);
     let work = reported(&json!({ "replicas": 2, "readyReplicas": 2 }));
     let report = ClusterReport { cluster: "a", status: &work, is_current: true };
-    let status = placement_status(&placement, Some(3), &[report], None, None, &now);
+    let status = placement_status(&placement, Some(3), &[report], &WorkPlan::default(), None, &now);
     assert_eq!((status.clusters[0].replicas, status.clusters[0].ready_replicas), (Some(2), Some(2)));
     assert_eq!((status.clusters[1].replicas, status.clusters[1].ready_replicas), (None, None));
     let condition = |kind: &str| status.conditions.iter().find(|condition| condition.type_ == kind).unwrap();
@@ -194,6 +196,29 @@ fn the_status_of_a_placement_names_what_is_missing() {
     let merged = object_status(&parsed(&web), &placement, &[report]).unwrap();
     assert_eq!((&merged["observedGeneration"], &merged["conditions"][0]["status"]), (&json!(0), &json!("Unknown")));
     let nowhere = keelway_fleet::PlacementSpec { clusters: vec![], reasons: vec![], ..placement.clone() };
-    let status = placement_status(&nowhere, Some(4), &[], None, Some(&status), &now);
+    let status = placement_status(&nowhere, Some(4), &[], &WorkPlan::default(), Some(&status), &now);
     assert!(status.conditions.iter().all(|condition| condition.status == "False" && condition.reason == "NoCluster"));
+}
+
+#[test]
+fn the_status_of_a_placement_says_why_a_cluster_has_no_work_as_decided() {
+    let time = |text: &str| Time(text.parse::<Timestamp>().unwrap());
+    let (before, after) = (time("2026-11-27T08:00:00Z"), time("2026-11-27T09:00:00Z"));
+    let mut world = World::new([cluster("a")]);
+    world.set_policies([policy("one", json!({}))]);
+    let placement = world.place(&object("v1", "ConfigMap", Some("default"), "x"));
+    // The agent has applied what the object was before it grew.
+    let work = reported(&json!({}));
+    let report = [ClusterReport { cluster: "a", status: &work, is_current: true }];
+    let too_large = WorkWait::Manifest(ManifestError::TooLarge { cluster: "a".to_owned(), size: 2_000_000 });
+    let works = WorkPlan { orders: vec![], waiting: vec![too_large] };
+    let status = placement_status(&placement, Some(1), &report, &works, None, &before);
+    let [applied] = status.clusters[0].conditions.as_slice() else { panic!("{status:?}") };
+    assert_eq!((applied.status.as_str(), applied.reason.as_str()), ("False", "TooLarge"));
+    assert_eq!(status.conditions.iter().find(|one| one.type_ == "Applied").unwrap().status, "False");
+    let again = placement_status(&placement, Some(1), &report, &works, Some(&status), &after);
+    assert_eq!(again, status, "a fault that stays is written once");
+    let corrected = placement_status(&placement, Some(1), &report, &WorkPlan::default(), Some(&status), &after);
+    assert_eq!(corrected.clusters[0].conditions, work.conditions);
+    assert!(corrected.conditions.iter().all(|condition| condition.status == "True"));
 }

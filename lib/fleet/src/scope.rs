@@ -2,7 +2,8 @@
 //! tokens and rights would be copied to every cluster.
 
 use keelway_api::worker::MANAGED_BY;
-use keelway_fleet::{
+
+use crate::{
     FleetObject,
     names::{FLEET_NAMESPACE, GROUP, cluster_of_namespace},
 };

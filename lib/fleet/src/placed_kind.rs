@@ -1,22 +1,26 @@
 //! The kinds that a fleet places.
 
-use kube::core::ApiResource;
+use kube_core::ApiResource;
 use serde_json::Value;
 
 /// A kind that a fleet places.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct PlacedKind {
-    pub(super) group: String,
-    pub(super) version: String,
-    pub(super) kind: String,
-    pub(super) plural: String,
+pub struct PlacedKind {
+    /// The API group. The core group is the empty text.
+    pub group: String,
+    /// The version.
+    pub version: String,
+    /// The kind.
+    pub kind: String,
+    /// The name of the resource.
+    pub plural: String,
 }
 
 /// A built-in kind: group, version, kind and plural.
 type BuiltInKind = (&'static str, &'static str, &'static str, &'static str);
 
 /// The built-in kinds.
-pub(super) const BUILT_IN: [BuiltInKind; 27] = [
+const BUILT_IN: [BuiltInKind; 27] = [
     ("", "v1", "ConfigMap", "configmaps"),
     ("", "v1", "Namespace", "namespaces"),
     ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
@@ -54,8 +58,14 @@ impl From<&BuiltInKind> for PlacedKind {
 }
 
 impl PlacedKind {
+    /// Returns the built-in kinds. Objects of all kinds that CustomResourceDefinitions define are placed as well.
+    pub fn built_in() -> impl Iterator<Item = Self> {
+        BUILT_IN.iter().map(Self::from)
+    }
+
     /// Returns the kind that a CustomResourceDefinition defines, in the version that is stored.
-    pub(super) fn defined_by(definition: &Value) -> Option<Self> {
+    #[must_use]
+    pub fn defined_by(definition: &Value) -> Option<Self> {
         let text = |pointer: &str| definition.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
         let versions = definition.pointer("/spec/versions").and_then(Value::as_array)?;
         let stored = versions.iter().find(|version| version["storage"] == true && version["served"] == true)?;
@@ -67,11 +77,15 @@ impl PlacedKind {
         })
     }
 
-    pub(super) fn api_version(&self) -> String {
+    /// Returns the `apiVersion` of its objects.
+    #[must_use]
+    pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    pub(super) fn resource(&self) -> ApiResource {
+    /// Returns how API servers serve it.
+    #[must_use]
+    pub fn resource(&self) -> ApiResource {
         ApiResource {
             group: self.group.clone(),
             version: self.version.clone(),
