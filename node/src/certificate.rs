@@ -1,4 +1,5 @@
-//! The kubelet's client certificate: requesting the first one, and reading the current one.
+//! The certificates of the kubelet: requesting them, and reading the current ones. The kubelet itself requests its first serving certificate, and those that
+//! follow when one is about to expire.
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
@@ -10,7 +11,7 @@ use k8s_openapi::{
 };
 use keelway_pki::{
     CertificateFacts, KeyError, PrivateKeyPem, SigningRequestError, Validity, client_signing_request,
-    key_matches_certificate,
+    key_matches_certificate, server_signing_request,
 };
 use kube::{Api, Client};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
@@ -26,11 +27,9 @@ use crate::{
 /// The names of the kubelet's current certificates in its directory.
 pub(crate) const CLIENT: &str = "kubelet-client-current.pem";
 pub(crate) const SERVING: &str = "kubelet-server-current.pem";
-const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// The beginning of the names of requests by a join, and by a worker that replaces its certificate.
 const JOIN_REQUEST: &str = "keelway-join-";
 const REISSUE_REQUEST: &str = "keelway-reissue-";
-const USAGES: [&str; 2] = ["digital signature", "client auth"];
 pub(crate) const GROUP: &str = "system:nodes";
 /// How long the cluster may take to approve and sign.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -60,6 +59,45 @@ pub enum KubeletCertificateError {
         /// The message of the denial.
         message: String,
     },
+}
+
+/// A certificate of the kubelet, by its purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KubeletPurpose {
+    Client,
+    Serving,
+}
+
+impl KubeletPurpose {
+    /// Returns the name of the link to the current certificate.
+    fn link(self) -> &'static str {
+        match self {
+            Self::Client => CLIENT,
+            Self::Serving => SERVING,
+        }
+    }
+
+    /// Returns the beginning of the names of files with certificates.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Client => "kubelet-client",
+            Self::Serving => "kubelet-server",
+        }
+    }
+
+    fn signer(self) -> &'static str {
+        match self {
+            Self::Client => "kubernetes.io/kube-apiserver-client-kubelet",
+            Self::Serving => "kubernetes.io/kubelet-serving",
+        }
+    }
+
+    fn usages(self) -> [&'static str; 2] {
+        match self {
+            Self::Client => ["digital signature", "client auth"],
+            Self::Serving => ["digital signature", "server auth"],
+        }
+    }
 }
 
 /// A certificate and its key, both PEM.
@@ -160,13 +198,14 @@ pub(crate) async fn ensure(
     let request = client_signing_request(&key, &format!("system:node:{name}"), GROUP)
         .map_err(KubeletCertificateError::Request)?;
     tracing::debug!(action = "request for a certificate", "begins");
-    let answer = answer(client, JOIN_REQUEST, &request).await?;
+    let answer = answer(client, JOIN_REQUEST, (KubeletPurpose::Client, &request)).await?;
     tracing::debug!(action = "request for a certificate", "done");
     match answer {
         SigningOutcome::Signed(certificate) => {
-            store(layout, &certificate, &key, now)?;
+            let signed = KubeletCertificate { certificate, key };
+            store(layout, KubeletPurpose::Client, &signed, now)?;
             files::remove(&layout.joining_key())?;
-            Ok(KubeletCertificate { certificate, key })
+            Ok(signed)
         }
         SigningOutcome::Denied { reason, message } => {
             // The next join sends another request.
@@ -191,12 +230,35 @@ fn new_key() -> Result<PrivateKeyPem, KubeletCertificateError> {
     PrivateKeyPem::mint(&mut random).map_err(KubeletCertificateError::Key)
 }
 
-/// Requests another certificate as the node itself, with a new key. The cluster decides about a request once, so each call is another request.
+/// Requests another client certificate as the node itself, with a new key. The cluster decides about a request once, so each call is another request.
 pub(crate) async fn reissue(client: Client, name: &str) -> Result<KubeletCertificate, KubeletCertificateError> {
     let key = new_key()?;
     let request = client_signing_request(&key, &format!("system:node:{name}"), GROUP)
         .map_err(KubeletCertificateError::Request)?;
-    match answer(client, REISSUE_REQUEST, &request).await? {
+    reissued(client, name, key, (KubeletPurpose::Client, &request)).await
+}
+
+/// Requests another serving certificate with the names of the current one, as the node itself, with a new key. Returns `None` if there is none.
+pub(crate) async fn reissue_serving(
+    layout: &Layout,
+    client: Client,
+    name: &str,
+) -> Result<Option<KubeletCertificate>, KubeletCertificateError> {
+    let Some(current) = current(layout, SERVING) else { return Ok(None) };
+    let key = new_key()?;
+    let names = (current.dns_names.as_slice(), current.ip_addresses.as_slice());
+    let request = server_signing_request(&key, &format!("system:node:{name}"), GROUP, names)
+        .map_err(KubeletCertificateError::Request)?;
+    reissued(client, name, key, (KubeletPurpose::Serving, &request)).await.map(Some)
+}
+
+async fn reissued(
+    client: Client,
+    name: &str,
+    key: PrivateKeyPem,
+    request: (KubeletPurpose, &str),
+) -> Result<KubeletCertificate, KubeletCertificateError> {
+    match answer(client, REISSUE_REQUEST, request).await? {
         SigningOutcome::Signed(certificate) => Ok(KubeletCertificate { certificate, key }),
         SigningOutcome::Denied { reason, message } => {
             Err(KubeletCertificateError::Denied { name: name.to_owned(), reason, message })
@@ -204,7 +266,11 @@ pub(crate) async fn reissue(client: Client, name: &str) -> Result<KubeletCertifi
     }
 }
 
-async fn answer(client: Client, prefix: &str, request: &str) -> Result<SigningOutcome, KubeletCertificateError> {
+async fn answer(
+    client: Client,
+    prefix: &str,
+    (purpose, request): (KubeletPurpose, &str),
+) -> Result<SigningOutcome, KubeletCertificateError> {
     let requests: Api<CertificateSigningRequest> = Api::all(client);
     // Signatures are deterministic, so the same key leads to a request with the same name.
     let digest = Sha256::digest(request.as_bytes());
@@ -213,8 +279,8 @@ async fn answer(client: Client, prefix: &str, request: &str) -> Result<SigningOu
         metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
         spec: CertificateSigningRequestSpec {
             request: ByteString(request.as_bytes().to_vec()),
-            signer_name: SIGNER.to_owned(),
-            usages: Some(USAGES.map(str::to_owned).to_vec()),
+            signer_name: purpose.signer().to_owned(),
+            usages: Some(purpose.usages().map(str::to_owned).to_vec()),
             ..CertificateSigningRequestSpec::default()
         },
         status: None,
@@ -238,15 +304,15 @@ fn signing_outcome(request: &CertificateSigningRequest) -> Option<SigningOutcome
 /// Stores the certificate as the kubelet does: one file for each certificate, and a link to the current one.
 pub(crate) fn store(
     layout: &Layout,
-    certificate: &str,
-    key: &PrivateKeyPem,
+    purpose: KubeletPurpose,
+    signed: &KubeletCertificate,
     now: Timestamp,
 ) -> Result<(), NodeFileError> {
-    let file = format!("kubelet-client-{}.pem", now.strftime("%Y-%m-%d-%H-%M-%S"));
-    let text = Zeroizing::new(format!("{}\n{}", certificate.trim_end(), key.expose()));
+    let file = format!("{}-{}.pem", purpose.prefix(), now.strftime("%Y-%m-%d-%H-%M-%S"));
+    let text = Zeroizing::new(format!("{}\n{}", signed.certificate.trim_end(), signed.key.expose()));
     let path = layout.pki().join(&file);
     files::write(&path, text.as_bytes(), 0o600)?;
-    let link = layout.identity();
+    let link = layout.pki().join(purpose.link());
     let next = link.with_extension("pem.new");
     files::remove(&next)?;
     symlink(&path, &next).and_then(|()| fs::rename(&next, &link)).map_err(NodeFileError::new("link", link))

@@ -6,13 +6,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use keelway_base::error_chain::ErrorChain;
 use kube::Client;
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
     api::ApiError,
-    certificate::{self, CLIENT, KubeletCertificateError, SERVING},
+    certificate::{self, CLIENT, KubeletCertificate, KubeletCertificateError, KubeletPurpose, SERVING},
     files::{self, NodeFileError},
     information::TrustedInformation,
     kubelet::{self, KubeletStatus, KubeletTrust},
@@ -177,8 +178,15 @@ impl ReissuingWorker<'_> {
                 tracing::info!(
                     "the serving certificate is of an authority that is being removed; restarting the kubelet"
                 );
+                let serving = match self.reissued_serving(client()?, known.cluster.issuer.as_ref()).await {
+                    Ok(serving) => serving,
+                    Err(error) => {
+                        pauses.serving.begin(REQUEST_PAUSE, Instant::now());
+                        return Err(error);
+                    }
+                };
                 self.require_restart()?;
-                self.remove_serving(pauses)?;
+                self.replace_serving(serving.as_ref(), pauses)?;
                 self.restart().await
             }
         }
@@ -195,21 +203,52 @@ impl ReissuingWorker<'_> {
         issuer: Option<&String>,
         pauses: &mut ReissuePauses,
     ) -> Result<(), ReissueError> {
-        let replacement = certificate::reissue(client()?, self.name).await?;
+        let client = client()?;
+        // First, because the cluster accepts requests with the previous client certificate only until it has approved the next one.
+        let has_former = certificate::issuer(self.layout, SERVING).as_ref() != issuer;
+        let serving = if has_former { self.reissued_serving(client.clone(), issuer).await? } else { None };
+        let replacement = certificate::reissue(client, self.name).await?;
         if certificate::issuer_of(&replacement.certificate).as_ref() != issuer {
             return Err(ReissueError::PreviousAuthority);
         }
         tracing::info!("replaced the client certificate, whose authority is being removed; restarting the kubelet");
         self.require_restart()?;
-        certificate::store(self.layout, &replacement.certificate, &replacement.key, Timestamp::now())?;
-        if certificate::issuer(self.layout, SERVING).as_ref() != issuer {
-            self.remove_serving(pauses)?;
+        certificate::store(self.layout, KubeletPurpose::Client, &replacement, Timestamp::now())?;
+        if has_former {
+            self.replace_serving(serving.as_ref(), pauses)?;
         }
         self.restart().await
     }
 
-    /// Removes the serving certificate. The kubelet requests another one when it starts.
-    fn remove_serving(&self, pauses: &mut ReissuePauses) -> Result<(), NodeFileError> {
+    /// Requests another serving certificate, so that the kubelet has one when it starts: until then, it serves no `exec` and no `logs`. Returns `None` if
+    /// that fails, because the kubelet can request one itself.
+    async fn reissued_serving(
+        &self,
+        client: Client,
+        issuer: Option<&String>,
+    ) -> Result<Option<KubeletCertificate>, ReissueError> {
+        match certificate::reissue_serving(self.layout, client, self.name).await {
+            Ok(Some(serving)) if certificate::issuer_of(&serving.certificate).as_ref() != issuer => {
+                Err(ReissueError::PreviousAuthority)
+            }
+            Ok(serving) => Ok(serving),
+            Err(error) => {
+                tracing::info!("the kubelet requests its next serving certificate itself: {}", ErrorChain(&error));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Replaces the serving certificate, or removes it. Without one, the kubelet requests another one when it starts.
+    fn replace_serving(
+        &self,
+        replacement: Option<&KubeletCertificate>,
+        pauses: &mut ReissuePauses,
+    ) -> Result<(), NodeFileError> {
+        let now = Timestamp::now();
+        if let Some(replacement) = replacement {
+            return certificate::store(self.layout, KubeletPurpose::Serving, replacement, now);
+        }
         pauses.serving.begin(SERVING_PAUSE, Instant::now());
         certificate::remove_serving(self.layout)
     }
@@ -360,8 +399,8 @@ mod tests {
         (issued.certificate_pem, issued.key_pem.expose().to_owned())
     }
 
-    /// A cluster that signs each request with this authority.
-    fn cluster(authority: &Authority) -> Client {
+    /// A cluster that signs each request with this authority, if it is for this signer or any.
+    fn cluster(authority: &Authority, signer: Option<&'static str>) -> Client {
         let certificate = STANDARD.encode(signed(authority).0);
         let service = tower::service_fn(move |request: Request<Body>| {
             let certificate = certificate.clone();
@@ -369,7 +408,10 @@ mod tests {
                 let mut object: Value =
                     serde_json::from_slice(&request.into_body().collect_bytes().await.unwrap()).unwrap();
                 assert!(object["metadata"]["name"].as_str().unwrap().starts_with("keelway-reissue-"));
-                object["status"] = json!({ "certificate": certificate });
+                let is_signed = signer.is_none_or(|signer| object["spec"]["signerName"] == signer);
+                let denied = json!({ "type": "Denied", "status": "True", "reason": "Test", "message": "no" });
+                object["status"] =
+                    if is_signed { json!({ "certificate": certificate }) } else { json!({ "conditions": [denied] }) };
                 let body = Body::from(serde_json::to_vec(&object).unwrap());
                 Ok::<_, Infallible>(Response::builder().status(201).body(body).unwrap())
             }
@@ -399,17 +441,25 @@ mod tests {
 
         // kube-controller-manager has not read the next authority yet.
         let mut pauses = ReissuePauses::default();
-        let early = worker.step(&mut pauses, || Ok(cluster(&previous))).await.unwrap_err();
+        let early = worker.step(&mut pauses, || Ok(cluster(&previous, None))).await.unwrap_err();
         assert!(matches!(early, ReissueError::PreviousAuthority), "{early}");
         assert_eq!([CLIENT, SERVING].map(issuer), [Some(issuers[0].clone()), Some(issuers[0].clone())]);
         worker.step(&mut pauses, || panic!("a request in the pause")).await.unwrap();
 
         let mut pauses = ReissuePauses::default();
-        worker.step(&mut pauses, || Ok(cluster(&active))).await.unwrap();
-        assert_eq!([CLIENT, SERVING].map(issuer), [Some(issuers[1].clone()), None]);
+        worker.step(&mut pauses, || Ok(cluster(&active, None))).await.unwrap();
+        assert_eq!([CLIENT, SERVING].map(issuer), [Some(issuers[1].clone()), Some(issuers[1].clone())]);
         // A daemon that is stopped before the kubelet ends restarts it later.
         let record = KubeletTrust::load(&layout, own).unwrap();
         assert_eq!(record, Some(KubeletTrust::outdated(own)));
+
+        // The cluster does not sign the serving certificate: the kubelet requests it when it starts.
+        for file in [CLIENT, SERVING] {
+            fs::write(layout.pki().join(file), format!("{pem}{key}")).unwrap();
+        }
+        let client_only = "kubernetes.io/kube-apiserver-client-kubelet";
+        worker.step(&mut pauses, || Ok(cluster(&active, Some(client_only)))).await.unwrap();
+        assert_eq!([CLIENT, SERVING].map(issuer), [Some(issuers[1].clone()), None]);
         assert!(!pauses.serving.is_over(Instant::now()));
     }
 

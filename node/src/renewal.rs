@@ -18,7 +18,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use crate::{
-    certificate::{self, GROUP, KubeletCertificateError},
+    certificate::{self, GROUP, KubeletCertificate, KubeletCertificateError, KubeletPurpose},
     files::{self, NodeFileError},
     information::TrustedInformation,
     settings::Layout,
@@ -80,7 +80,8 @@ pub(crate) async fn renew(
         // The cluster decides about a request once. The next attempt is another request.
         files::remove(&layout.joining_key())?;
     }
-    certificate::store(layout, &signed?, &key, now)?;
+    let signed = KubeletCertificate { certificate: signed?, key };
+    certificate::store(layout, KubeletPurpose::Client, &signed, now)?;
     files::remove(&layout.joining_key())?;
     Ok(true)
 }

@@ -64,7 +64,7 @@ pub use requested::RequestedError;
 pub use revocation::RevocationError;
 pub use serial::{Serial, SerialError};
 pub use service_account::ServiceAccountKey;
-pub use signing_request::{SigningRequestError, client_signing_request};
+pub use signing_request::{SigningRequestError, client_signing_request, server_signing_request};
 pub use validity::{CLOCK_SKEW, Validity, ValidityError};
 pub use verify::{VerifyError, key_matches_certificate, verify_issued_by};
 pub use wireguard_key::{WireGuardKey, WireGuardKeyError};
