@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::name::ComponentName;
+use crate::{Time, name::ComponentName};
 
 /// A change of a store's members. A store has at most one at a time. It is recorded before the first request to etcd, so that any driver can
 /// continue it.
@@ -21,6 +21,10 @@ pub struct MembershipChange {
     /// The URLs at which the peers of an added member reach it. etcd lists the member under them before it has a name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peer_urls: Vec<String>,
+    /// Since when API servers that are to be replaced wait for the change, so that each is replaced once. They wait for at most five minutes. It is
+    /// absent if they do not wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_servers_wait_since: Option<Time>,
 }
 
 impl MembershipChange {

@@ -92,6 +92,9 @@ pub(crate) fn plan_members(plan: &mut Plan, fleet: &mut FleetCapacity, at: Store
     if !has_list && !document.is_some_and(|cluster| changes_members(&plan.documents, cluster)) {
         return;
     }
+    if has_list {
+        servers::end_wait(plan, at);
+    }
     let Some(view) = self::view(plan, at) else { return };
     if disarm_removed(plan, at, &view) || store_space::plan_space(plan, at, &view) {
         return;
@@ -277,6 +280,8 @@ pub(crate) fn change_store(plan: &mut Plan, at: StoreContext<'_>, change: impl F
 
 /// Records the change that begins, and reports it as a decision.
 fn record_change(plan: &mut Plan, at: StoreContext<'_>, change: MembershipChange) {
+    let waits = change.kind == MembershipChangeKind::Add || change.reason.is_loss();
+    let change = MembershipChange { api_servers_wait_since: waits.then_some(Time(at.now)), ..change };
     let component = ComponentRef { cluster: at.cluster.reference.clone(), component: change.component.clone() };
     plan.decisions.push(Decision::ChangeMembers { component, kind: change.kind, reason: change.reason });
     change_store(plan, at, |store| store.change = Some(change));

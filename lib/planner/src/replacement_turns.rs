@@ -34,7 +34,8 @@ impl<'a> ReplacementTurns<'a> {
     /// Holds all running replicas that a cluster relies on, except the one of each role whose turn it is. If the cluster is paused, or lacks an
     /// authority or key of its own, this holds all its components.
     ///
-    /// The only replica of its role is not held, because no other replica can take over.
+    /// The only replica of its role is not held, because no other replica can take over. API servers are all held while a member of their store is added
+    /// or replaced, for some minutes and while one of them works.
     pub(crate) fn take(
         &mut self,
         tenant: &Tenant<'a>,
@@ -67,7 +68,10 @@ impl<'a> ReplacementTurns<'a> {
             }
             let beside = public_turn.filter(|_| role == Role::Gateway);
             let replicas = Replicas::of(tenant, seen, role, beside);
-            if let Some(member) = changed_before_servers(tenant.document).filter(|_| role == Role::KubeApiserver) {
+            if let Some(member) = changed_before_servers(tenant.document)
+                && role == Role::KubeApiserver
+                && replicas.all.iter().any(|(name, _)| seen.healthy(name))
+            {
                 for name in replicas.replaced(&wanted) {
                     self.wait(tenant, name, WaitBlocker::ReplacedAfterMember(member.clone()));
                 }

@@ -105,6 +105,7 @@ fn begin_removal(
         component: component.clone(),
         reason,
         peer_urls: vec![],
+        api_servers_wait_since: None,
     };
     record_change(plan, at, change.clone());
     removing::remove(plan, at, view, &change);
@@ -141,7 +142,9 @@ fn record_addition(
     change_store(plan, at, |store| {
         store.next_index = Some(store.next_index.unwrap_or_default().max(index + 1));
     });
-    let change = MembershipChange { kind: MembershipChangeKind::Add, component: component.clone(), reason, peer_urls };
+    let kind = MembershipChangeKind::Add;
+    let change =
+        MembershipChange { kind, component: component.clone(), reason, peer_urls, api_servers_wait_since: None };
     record_change(plan, at, change.clone());
     adding::add(plan, at, view, &change);
 }

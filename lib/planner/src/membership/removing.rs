@@ -38,7 +38,7 @@ pub(super) fn remove(
         change_store(plan, at, |store| store.change = None);
         return ChangeProgress::Ended;
     }
-    // API servers stop using a member that is leaving.
+    // API servers stop using a member that is leaving: before it is removed, or, if it is lost, after another one was added.
     let name = pod(at.id, component);
     if plan.documents.components.get(&name).is_some_and(|document| !document.is_leaving()) {
         retirement::set_stage(plan, &name, ComponentStage::Leaving);

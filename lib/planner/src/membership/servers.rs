@@ -3,12 +3,14 @@
 use alloc::collections::BTreeMap;
 
 use keelway_api::{
-    Cluster,
+    Cluster, Time,
+    jiff::SignedDuration,
     membership::MembershipChangeKind,
     name::{ClusterId, ComponentName},
     rotation::RotatedKey,
 };
 
+use super::{StoreContext, change_store, store};
 use crate::{ComponentRef, StoreOrder, WaitBlocker, WaitKind, WaitSubject, Waiting, plan::Plan};
 
 /// The first API server of each cluster that runs with the member that leaves, by cluster.
@@ -21,13 +23,31 @@ pub(crate) fn is_awaited(cluster: &Cluster) -> bool {
     change.is_some_and(|change| change.kind == MembershipChangeKind::Remove && !change.reason.is_loss())
 }
 
+/// How long API servers wait for a change. A learner may never catch up, and what else changes must reach API servers.
+const LONGEST_WAIT: SignedDuration = SignedDuration::from_mins(5);
+
 /// Returns the member after whose change API servers are replaced: one that is being added, or that is lost, so that another one is added after it. An
 /// API server would be replaced twice otherwise. It serves with the members that it has.
 pub(crate) fn changed_before_servers(cluster: &Cluster) -> Option<&ComponentName> {
     let change = cluster.status.as_ref()?.etcd.as_ref()?.change.as_ref()?;
-    let is_before = change.kind == MembershipChangeKind::Add || change.reason.is_loss();
     let is_hurried = RotatedKey::ALL.iter().any(|key| cluster.rotates_immediately(*key));
-    (is_before && !is_hurried).then_some(&change.component)
+    (change.api_servers_wait_since.is_some() && !is_hurried).then_some(&change.component)
+}
+
+/// Ends the wait of API servers once it has lasted too long.
+pub(super) fn end_wait(plan: &mut Plan, at: StoreContext<'_>) {
+    let change = store(&plan.documents, at).and_then(|store| store.change.as_ref());
+    let Some(Time(since)) = change.and_then(|change| change.api_servers_wait_since.clone()) else { return };
+    let end = since.checked_add(LONGEST_WAIT).unwrap_or(at.now);
+    if end > at.now {
+        plan.due = Some(plan.due.map_or(end, |due| due.min(end)));
+        return;
+    }
+    change_store(plan, at, |store| {
+        if let Some(change) = &mut store.change {
+            change.api_servers_wait_since = None;
+        }
+    });
 }
 
 impl Plan {

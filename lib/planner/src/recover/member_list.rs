@@ -142,6 +142,7 @@ fn align_change(store: &mut EtcdStatus, list: &MemberList) {
         component,
         reason: MembershipReason::Replicas,
         peer_urls: listed.peer_urls.iter().cloned().collect(),
+        api_servers_wait_since: None,
     });
     if is_over {
         store.change = None;

@@ -102,7 +102,13 @@ fn a_second_change_is_found() {
     let (mut plan, seen) = before(&mut world, |order| matches!(order, StoreOrder::Promote { .. }));
     let (component, _) = world.members().into_iter().next().unwrap();
     let kind = MembershipChangeKind::Remove;
-    let change = MembershipChange { kind, component, reason: MembershipReason::Replicas, peer_urls: vec![] };
+    let change = MembershipChange {
+        kind,
+        component,
+        reason: MembershipReason::Replicas,
+        peer_urls: vec![],
+        api_servers_wait_since: None,
+    };
     change_store(&mut plan, |store| store.change = Some(change));
     assert!(is_found_in_documents(&world, &plan, &seen, "one change of its members at a time"));
 }

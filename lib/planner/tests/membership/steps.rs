@@ -104,6 +104,19 @@ fn api_servers_are_replaced_once_and_after_the_new_member_votes() {
 }
 
 #[test]
+fn api_servers_wait_for_a_learner_that_does_not_catch_up_for_five_minutes() {
+    let mut world = World::settled(1);
+    let slow = Round { minutes: 1, lags: true, ..calm(3) };
+    let mut waits = Vec::new();
+    for _ in 0..12 {
+        let plan = world.pass(&slow);
+        waits.push(plan.waiting.iter().any(|waiting| matches!(waiting.blocker, WaitBlocker::ReplacedAfterMember(_))));
+    }
+    let change = world.status().change.unwrap();
+    assert_eq!((change.component.as_str(), change.api_servers_wait_since), ("etcd-1", None), "{waits:?}");
+}
+
+#[test]
 fn an_unreachable_member_is_replaced_after_ten_minutes_and_not_before() {
     let mut world = World::settled(3);
     let (component, machine) = world.members().into_iter().next().unwrap();
