@@ -17,7 +17,8 @@ pub(crate) enum Code {
     Usage,
     /// `reconcile` did not settle in time.
     NotSettled,
-    /// `plan --exit-code`: there is something to do. `recover`: something needs attention.
+    /// `plan --exit-code`: there is something to do. `diff --exit-code` and `fleet diff --exit-code`: there is a difference. `recover`: something needs
+    /// attention.
     SomethingToDo,
     /// A signal with this number ended the command.
     Signal(u8),

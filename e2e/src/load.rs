@@ -57,6 +57,8 @@ pub struct Report {
     pub failures: Vec<String>,
     /// The number of events that the watch received. Each write has one.
     pub events: usize,
+    /// How often the watch began anew, because the server no longer had its version. It gets no event of what was written meanwhile.
+    pub relists: usize,
     /// The number of retries.
     pub retries: usize,
     /// The longest time from the first attempt of a request to its response.
@@ -180,7 +182,11 @@ impl fmt::Display for Report {
             return Ok(());
         }
         let (events, silence) = (self.events, self.longest_silence.as_millis());
-        write!(f, ", {events} events of the watch, which was silent for at most {silence} ms")
+        write!(
+            f,
+            ", {events} events of the watch, which was silent for at most {silence} ms and began anew {} times",
+            self.relists
+        )
     }
 }
 
@@ -295,7 +301,9 @@ impl LoadState {
             if let Ok(mut events) = self.client.watch(turn, &path).await {
                 while let Ok(Some(event)) = tokio::time::timeout(SILENCE, events.next()).await {
                     if event["type"] == "ERROR" {
-                        progress.refused(&event["object"]);
+                        let is_anew = progress.refused(&event["object"]);
+                        self.note(|report| report.relists += usize::from(is_anew));
+                        tokio::time::sleep(Duration::from_millis(100)).await;
                         break;
                     }
                     let missed = progress.advance(&event["object"]);
@@ -350,11 +358,13 @@ impl WatchProgress {
         if previous == 0 { 0..0 } else { previous + 1..number }
     }
 
-    /// A server ended the watch with a `Status`. Only one that no longer has the version requires that the watch begins anew.
-    fn refused(&mut self, status: &Value) {
-        if status["code"] == 410 {
-            self.version.clear();
+    /// A server ended the watch with a `Status`. Returns whether it no longer has the version, so that the watch begins anew with the current object.
+    fn refused(&mut self, status: &Value) -> bool {
+        let is_expired = status["code"] == 410;
+        if is_expired {
+            *self = Self::default();
         }
+        is_expired
     }
 }
 
@@ -385,10 +395,10 @@ mod tests {
     fn only_an_expired_version_begins_anew() {
         let mut progress = WatchProgress::default();
         let _ = progress.advance(&lease(1));
-        progress.refused(&json!({ "code": 504 }));
+        assert!(!progress.refused(&json!({ "code": 504 })));
         assert_eq!(progress.version, "101");
-        progress.refused(&json!({ "code": 410 }));
+        assert!(progress.refused(&json!({ "code": 410 })));
         assert_eq!(progress.version, "");
-        assert_eq!(progress.advance(&lease(4)).collect::<Vec<_>>(), [2, 3], "also then, no event may be missing");
+        assert!(progress.advance(&lease(4)).next().is_none());
     }
 }

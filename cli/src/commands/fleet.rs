@@ -20,7 +20,7 @@ pub(super) fn run(global: &GlobalArguments, command: FleetCommand) -> Result<Cod
         FleetCommand::Cordon(arguments) => fleet_drain::cordon(&arguments),
         FleetCommand::Drain(arguments) => fleet_drain::drain(global, &arguments),
         FleetCommand::Uncordon(arguments) => fleet_drain::uncordon(&arguments),
-        FleetCommand::Diff(arguments) => fleet_diff::run(&arguments),
+        FleetCommand::Diff(arguments) => fleet_diff::run(global, &arguments),
         FleetCommand::Explain(arguments) => fleet_explain::run(&arguments),
         FleetCommand::Convert(arguments) => fleet_convert::run(&arguments),
         FleetCommand::Observe(arguments) => fleet_observe::run(&arguments),

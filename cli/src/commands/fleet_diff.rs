@@ -10,24 +10,20 @@ use keelway_fleet::{DecidedPlacement, FleetDocuments, PlacementChange, PolicySet
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use serde_json::Value;
 
-use super::{
-    fleet_api::{FleetArgument, read_or_stdin},
-    note, print,
-    session::runtime,
-};
+use super::{fleet_api::FleetArgument, print, session::runtime};
 use crate::{
+    args::GlobalArguments,
     exit::{Code, CommandFailure},
+    input::Input,
     table::TextTable,
     terminal,
 };
 
+const API_VERSION: &str = "fleet.keelway.dev/v1alpha1";
 const RESOURCE: &str = "/apis/fleet.keelway.dev/v1alpha1/schedulepolicies";
 
 #[derive(Args)]
 pub(crate) struct FleetDiffArguments {
-    /// A file with SchedulePolicies; - is stdin. The flag can be repeated
-    #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
-    pub(crate) filenames: Vec<String>,
     /// The output format
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: DifferenceOutput,
@@ -47,8 +43,8 @@ pub(crate) enum DifferenceOutput {
     Json,
 }
 
-pub(super) fn run(arguments: &FleetDiffArguments) -> Result<Code, CommandFailure> {
-    let written = read(&arguments.filenames)?;
+pub(super) fn run(global: &GlobalArguments, arguments: &FleetDiffArguments) -> Result<Code, CommandFailure> {
+    let written = read(&Input::read(&global.files)?)?;
     let changes = runtime()?.block_on(async {
         let (client, _) = arguments.fleet.client().await?;
         changes(&client, &written).await
@@ -61,45 +57,36 @@ pub(super) fn run(arguments: &FleetDiffArguments) -> Result<Code, CommandFailure
     Ok(if arguments.exit_code && !changes.is_empty() { Code::SomethingToDo } else { Code::Done })
 }
 
-/// Reads the policies of all files. Reports everything that is not a policy.
-fn read(files: &[String]) -> Result<BTreeMap<String, Value>, CommandFailure> {
+/// Reads policies, by name. Reports everything that is not a policy.
+fn read(input: &Input) -> Result<BTreeMap<String, Value>, CommandFailure> {
+    let unfit = |problem| CommandFailure::usage(problem, "pass SchedulePolicies only, with -f FILE or on stdin");
+    let text = str::from_utf8(&input.bytes).map_err(|error| unfit(format!("{}: {error}", input.name)))?;
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(text).map_err(|error| unfit(format!("{}: not YAML: {error}", input.name)))?;
+    policies(documents).map_err(|faults| {
+        unfit(faults.iter().map(|fault| format!("{}: {fault}", input.name)).collect::<Vec<_>>().join("\n"))
+    })
+}
+
+fn policies(documents: Vec<Value>) -> Result<BTreeMap<String, Value>, Vec<String>> {
     let (mut policies, mut faults) = (BTreeMap::new(), Vec::new());
-    for file in files {
-        let documents: Vec<Value> = match serde_saphyr::from_multiple(&read_or_stdin(file)?) {
-            Ok(documents) => documents,
-            Err(error) => {
-                faults.push(format!("{file}: not YAML: {error}"));
+    for (index, document) in documents.into_iter().enumerate().filter(|(_, document)| !document.is_null()) {
+        let is_policy = document["apiVersion"] == API_VERSION && document["kind"] == "SchedulePolicy";
+        let fault = match document["metadata"]["name"].as_str().map(str::to_owned) {
+            _ if !is_policy => format!("not a SchedulePolicy of {API_VERSION}"),
+            None => "metadata.name is missing".to_owned(),
+            Some(name) if policies.contains_key(&name) => format!("the SchedulePolicy {name} stands twice"),
+            Some(name) => {
+                policies.insert(name, document);
                 continue;
             }
         };
-        for (index, document) in documents.into_iter().enumerate().filter(|(_, document)| !document.is_null()) {
-            let kind = (document["apiVersion"].as_str(), document["kind"].as_str());
-            let name = document["metadata"]["name"].as_str().map(str::to_owned);
-            match (kind, name) {
-                ((Some("fleet.keelway.dev/v1alpha1"), Some("SchedulePolicy")), Some(name)) => {
-                    if policies.insert(name.clone(), document).is_some() {
-                        faults.push(format!("{file}, document {}: the SchedulePolicy {name} stands twice", index + 1));
-                    }
-                }
-                ((Some("fleet.keelway.dev/v1alpha1"), Some("SchedulePolicy")), None) => {
-                    faults.push(format!("{file}, document {}: metadata.name is missing", index + 1));
-                }
-                (_, _) => {
-                    faults.push(format!(
-                        "{file}, document {}: not a SchedulePolicy of fleet.keelway.dev/v1alpha1",
-                        index + 1
-                    ));
-                }
-            }
-        }
+        faults.push(format!("document {}: {fault}", index + 1));
     }
     if policies.is_empty() && faults.is_empty() {
-        faults.push("the files contain no SchedulePolicy".to_owned());
+        faults.push("no SchedulePolicy".to_owned());
     }
-    if faults.is_empty() {
-        return Ok(policies);
-    }
-    Err(CommandFailure::usage(faults.join("\n"), "pass files with SchedulePolicies only"))
+    if faults.is_empty() { Ok(policies) } else { Err(faults) }
 }
 
 async fn changes(client: &Client, written: &BTreeMap<String, Value>) -> Result<Vec<PlacementChange>, CommandFailure> {
@@ -111,15 +98,25 @@ async fn changes(client: &Client, written: &BTreeMap<String, Value>) -> Result<V
     for (name, policy) in written {
         match dry_run(client, policy, after.get(name)).await {
             Ok(policy) => drop(after.insert(name.clone(), policy)),
-            Err(error) => faults.push(format!("SchedulePolicy {name}: {error}")),
+            // What the API server says about the policy. Everything else is a failure of the request.
+            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
+                faults.push(format!("SchedulePolicy {name}: {}", status.message));
+            }
+            Err(error) => return Err(CommandFailure::other(error)),
         }
     }
     if !faults.is_empty() {
         return Err(CommandFailure::usage(faults.join("\n"), "correct the policies"));
     }
     let (before, after) = (PolicySet::read(policies), PolicySet::read(after.into_values()));
-    for (name, error) in after.unreadable() {
-        note(&format!("this release does not understand the SchedulePolicy {name}, so nothing is decided: {error}"));
+    let unreadable: Vec<String> = after
+        .unreadable()
+        .iter()
+        .map(|(name, error)| format!("this release does not understand the SchedulePolicy {name}: {error}"))
+        .collect();
+    if !unreadable.is_empty() {
+        let help = "upgrade keelway; a fleet decides nothing while it has such a policy";
+        return Err(CommandFailure::usage(unreadable.join("\n"), help));
     }
     let documents: FleetDocuments = documents::read(client).await?;
     Ok(documents.changes(&before, &after))
@@ -152,7 +149,7 @@ fn table(changes: &[PlacementChange]) -> String {
     if changes.is_empty() {
         return "No object would run elsewhere.\n".to_owned();
     }
-    let mut table = TextTable::new(&["NAMESPACE", "OBJECT", "NOW", "AFTER", "WHY"]);
+    let mut table = TextTable::new(&["NAMESPACE", "OBJECT", "BEFORE", "AFTER", "WHY"]);
     for PlacementChange { object, before, after } in changes {
         let group = if object.group.is_empty() { String::new() } else { format!(".{}", object.group) };
         table.row(vec![
@@ -182,12 +179,72 @@ fn listed(placement: &DecidedPlacement) -> String {
     placement.clusters.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns why the object leaves the first cluster that it leaves, or else why it runs in the first one that is new.
+/// Returns the reason of the first cluster that the object leaves, or else of the first that differs.
 fn why(before: &DecidedPlacement, after: &DecidedPlacement) -> String {
-    let runs = |placement: &DecidedPlacement, name: &str| placement.clusters.iter().any(|cluster| cluster.name == name);
-    let mut reasons = after.reasons.iter();
-    let left = reasons.clone().find(|reason| runs(before, &reason.cluster) && !runs(after, &reason.cluster));
-    let new = || reasons.clone().find(|reason| runs(after, &reason.cluster) && !runs(before, &reason.cluster));
-    let reason = left.or_else(new).or_else(|| reasons.next());
+    let placed = |placement: &DecidedPlacement, name: &str| {
+        placement.clusters.iter().find(|cluster| cluster.name == name).cloned()
+    };
+    let mut differing =
+        after.reasons.iter().filter(|reason| placed(before, &reason.cluster) != placed(after, &reason.cluster));
+    let left = differing.clone().find(|reason| placed(after, &reason.cluster).is_none());
+    let reason = left.or_else(|| differing.next());
     reason.map_or_else(String::new, |reason| format!("{}: {}", reason.cluster, reason.message))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn placement(clusters: &Value) -> DecidedPlacement {
+        let reason =
+            |cluster: &str| json!({ "cluster": cluster, "reason": "R", "message": format!("because of {cluster}") });
+        let (clusters, reasons) = (clusters.clone(), json!(["east", "north", "west"].map(reason)));
+        DecidedPlacement {
+            policy: None,
+            clusters: serde_json::from_value(clusters).unwrap(),
+            reasons: serde_json::from_value(reasons).unwrap(),
+        }
+    }
+
+    fn line(before: &Value, after: &Value) -> String {
+        let object =
+            json!({ "group": "apps", "version": "v1", "kind": "Deployment", "namespace": "shop", "name": "web" });
+        let (before, after) = (placement(before), placement(after));
+        let change = PlacementChange { object: serde_json::from_value(object).unwrap(), before, after };
+        let text = table(&[change]);
+        let cells = text.lines().nth(1).unwrap().split("   ").map(str::trim).filter(|cell| !cell.is_empty());
+        cells.skip(2).collect::<Vec<_>>().join("|")
+    }
+
+    #[test]
+    fn a_line_names_the_clusters_and_the_first_reason_that_differs() {
+        let (west, east) = (json!([{ "name": "west" }]), json!([{ "name": "east" }]));
+        assert_eq!(line(&west, &east), "west|east|west: because of west");
+        assert_eq!(line(&json!([]), &east), "<none>|east|east: because of east");
+        let divided = |east, west| json!([{ "name": "east", "replicas": east }, { "name": "west", "replicas": west }]);
+        assert_eq!(line(&divided(1, 3), &divided(1, 4)), "east: 1, west: 3|east: 1, west: 4|west: because of west");
+        let overrides = json!([{ "name": "west", "overrides": [{ "fieldPath": "a", "value": { "staticValue": 1 } }] }]);
+        assert_eq!(line(&west, &overrides), "west|west (other overrides)|west: because of west");
+        assert_eq!(table(&[]), "No object would run elsewhere.\n");
+    }
+
+    #[test]
+    fn each_document_that_is_no_policy_is_a_fault() {
+        let policy =
+            |name: &str| json!({ "apiVersion": API_VERSION, "kind": "SchedulePolicy", "metadata": { "name": name } });
+        let read = policies(vec![policy("a"), Value::Null, policy("b")]).unwrap();
+        assert_eq!(read.into_keys().collect::<Vec<_>>(), ["a", "b"]);
+        let unnamed = json!({ "apiVersion": API_VERSION, "kind": "SchedulePolicy" });
+        assert_eq!(
+            policies(vec![policy("a"), policy("a"), json!({ "kind": "Pod" }), unnamed]).unwrap_err(),
+            [
+                "document 2: the SchedulePolicy a stands twice",
+                "document 3: not a SchedulePolicy of fleet.keelway.dev/v1alpha1",
+                "document 4: metadata.name is missing",
+            ]
+        );
+        assert_eq!(policies(vec![]).unwrap_err(), ["no SchedulePolicy"]);
+    }
 }

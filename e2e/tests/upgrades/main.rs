@@ -67,6 +67,7 @@ fn scenario(tag: &str) {
         let (sessions, load) = (sessions.end(), load.end());
         sessions.assert_good();
         load.assert_good();
+        assert_eq!(load.relists, 0, "a watch that begins anew gets no event of what was written meanwhile");
         assert_eq!(containers(&cluster), running, "a container of a user was restarted");
         steps::runs(&worker_fleet, &cluster, to);
         assert_eq!(steps::kubelets(&cluster), [&oldest, &oldest].map(|kubelet| format!("v{kubelet}")));

@@ -90,6 +90,7 @@ impl RotationStep {
     /// No request fails. A session may fail while the kubelet restarts, which it does for the authority of its certificates.
     fn assert_good(&self) {
         self.load.assert_good();
+        assert_eq!(self.load.relists, 0, "a watch that begins anew gets no event of what was written meanwhile");
         if self.key == RotatedKey::KubernetesAuthority {
             self.sessions.print_failures();
         } else {

@@ -117,6 +117,12 @@ impl ObjectPlan {
         works: &WorkPlan,
         reports: &[ClusterReport<'_>],
     ) {
+        let faults = works.faults();
+        let mut reports = reports.to_vec();
+        for report in reports.iter_mut().filter(|report| faults.contains_key(report.cluster)) {
+            report.is_current = false;
+        }
+        let reports = reports.as_slice();
         let generation = saved.metadata.generation;
         let now = Time(Timestamp::now());
         let after = placement_status(&saved.spec, generation, reports, works, saved.status.as_ref(), &now);

@@ -37,8 +37,6 @@ pub struct PlacementDemands<'a> {
     pub object: &'a FleetObject,
     /// Its Placement, as it is or as it is about to be.
     pub placement: &'a PlacementSpec,
-    /// Whether a HorizontalPodAutoscaler scales the object.
-    pub is_autoscaled: bool,
     /// Where the objects of each kind have their pods.
     pub kinds: &'a PodKinds,
     /// What the clusters report.
@@ -47,11 +45,12 @@ pub struct PlacementDemands<'a> {
 
 impl PlacementDemands<'_> {
     /// Returns the pods that each cluster has or gets, and that its report does not count, with the generation of the Work that was read. `ordered` are
-    /// the Works that are about to be written.
+    /// the Works that are about to be written. `is_autoscaled` returns whether a HorizontalPodAutoscaler scales the object.
     pub fn uncounted<'w>(
         &self,
         works: impl IntoIterator<Item = &'w Work>,
         ordered: impl IntoIterator<Item = &'w DesiredWork>,
+        is_autoscaled: impl FnOnce() -> bool,
     ) -> BTreeMap<String, (Option<i64>, ObjectDemand)> {
         let Self { object, kinds, capacity, .. } = self;
         let mut demands = BTreeMap::new();
@@ -74,7 +73,7 @@ impl PlacementDemands<'_> {
             demands.insert(work.cluster.clone(), (None, kinds.demand(&work.spec.manifest)));
         }
         if !missing.clusters.is_empty() {
-            let works = desired_works(object, &missing, self.is_autoscaled).into_iter().flatten();
+            let works = desired_works(object, &missing, is_autoscaled()).into_iter().flatten();
             demands.extend(works.map(|work| (work.cluster, (None, kinds.demand(&work.spec.manifest)))));
         }
         demands

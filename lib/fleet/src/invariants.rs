@@ -4,8 +4,8 @@ use core::fmt;
 
 use crate::{
     CandidateCluster, DecisionRequest, ExistingWork, FailoverRecovery, FleetState, LeaveCause, MoveObstacle,
-    PlacedCluster, PlacementDecision, PlacementOutcome, PlacementSpec, PlacementVerdict, PodCount, Rejection,
-    ResourceAmounts, ScoreStep, WorkOrder, WorkPlan, WorkRemoval, decide, placement_link,
+    ObjectDemand, PlacedCluster, PlacementDecision, PlacementOutcome, PlacementSpec, PlacementVerdict, PodCount,
+    Rejection, ResourceAmounts, ScoreStep, WorkOrder, WorkPlan, WorkRemoval, decide, placement_link,
 };
 
 /// An invariant that a decision breaks.
@@ -98,11 +98,9 @@ fn it_fits(fleet: &FleetState, request: &DecisionRequest<'_>, placement: &Placem
     if is_current || !is_chosen || demand.is_empty() {
         return Vec::new();
     }
-    let reason = |name: &str| placement.reasons.iter().find(|reason| reason.cluster == name);
-    let grows = fleet.clusters.get(&only.name).is_some_and(|cluster| cluster.is_autoscaled)
-        && reason(&only.name).is_some_and(|reason| reason.reason == "Grows");
-    if grows {
-        return Vec::new();
+    let is_growing = placement.reasons.iter().any(|reason| reason.cluster == only.name && reason.reason == "Grows");
+    if is_growing {
+        return grows(fleet, &only.name, placement, &demand);
     }
     let Some(room) = fleet.capacity.room(&only.name) else {
         return vec![violation("it fits", format!("it is not known what {} has room for", only.name))];
@@ -116,6 +114,19 @@ fn it_fits(fleet: &FleetState, request: &DecisionRequest<'_>, placement: &Placem
     }
     if needed.exceeds(&room.total()) {
         return vec![violation("it fits", format!("{} lacks {}", only.name, needed.minus(&room.total()).readable()))];
+    }
+    Vec::new()
+}
+
+/// A cluster that adds nodes is chosen only if those that were rejected for their room have none.
+fn grows(fleet: &FleetState, name: &str, placement: &PlacementSpec, demand: &ObjectDemand) -> Vec<PlacementViolation> {
+    let full = placement.reasons.iter().filter(|reason| matches!(reason.reason.as_str(), "NoRoom" | "UnknownRoom"));
+    let has_room = full.map(|reason| &reason.cluster).find(|cluster| fleet.has_no_room(cluster, demand).is_none());
+    let outranked = placement.reasons.iter().filter(|reason| reason.reason == "Outranked");
+    let adds_nodes = |name: &str| fleet.clusters.get(name).is_some_and(|cluster| cluster.is_autoscaled);
+    let other = outranked.map(|reason| &reason.cluster).find(|cluster| !adds_nodes(cluster));
+    if has_room.is_some() || other.is_some() || !adds_nodes(name) {
+        return vec![violation("it grows only if it has to", name.to_owned())];
     }
     Vec::new()
 }

@@ -103,18 +103,20 @@ pub fn manifest_for(object: &FleetObject, cluster: &PlacedCluster, is_autoscaled
     Ok(manifest)
 }
 
-/// Counts the bytes that are written.
+/// Counts the bytes that are written, as API servers store them: Go writes these characters of texts as six bytes.
 #[derive(Default)]
 struct ByteCount(usize);
 
 impl Write for ByteCount {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0 += text.len();
+        let escaped = |character: &char| matches!(character, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
+        let more: usize = text.chars().filter(escaped).map(|character| 6 - character.len_utf8()).sum();
+        self.0 += text.len() + more;
         Ok(())
     }
 }
 
-/// Returns the number of bytes of a value in JSON.
+/// Returns the number of bytes of a value in JSON, as API servers store it.
 fn json_size(value: &Json) -> usize {
     let mut count = ByteCount::default();
     write!(count, "{value}").map_or(usize::MAX, |()| count.0)

@@ -58,7 +58,7 @@ impl From<&BuiltInKind> for PlacedKind {
 }
 
 impl PlacedKind {
-    /// Returns the built-in kinds. Objects of all kinds that CustomResourceDefinitions define are placed as well.
+    /// Returns the built-in kinds. Resources of other kinds are placed once their CustomResourceDefinition has a Placement.
     pub fn built_in() -> impl Iterator<Item = Self> {
         BUILT_IN.iter().map(Self::from)
     }

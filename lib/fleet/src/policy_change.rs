@@ -1,16 +1,18 @@
 //! What a change of policies would do: the objects that would run elsewhere. Nothing is written.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
 use crate::{
     CandidateCluster, ClusterActivity, ContentRole, DecisionRequest, FleetClock, FleetObject, FleetState,
-    PlacedCluster, PlacementDemands, PlacementLink, PlacementOutcome, PlacementReason, PlacementSpec, PodKinds,
-    PolicySet, Work, WorkloadCluster, WorkloadPlacement, WorkloadRef, decide, is_placeable,
+    PlacedCluster, PlacedKind, PlacementDemands, PlacementLink, PlacementOutcome, PlacementReason, PlacementSpec,
+    PodKinds, PolicySet, Work, WorkloadCluster, WorkloadPlacement, WorkloadRef, decide, is_placeable,
     names::cluster_of_namespace, placement_link,
 };
+
+const DEFINITION: &str = "CustomResourceDefinition";
 
 /// The documents of a fleet at one time.
 #[derive(Debug, Clone, Default)]
@@ -101,8 +103,8 @@ impl FleetDocuments {
                        is_autoscaled: bool,
                        placement: &PlacementSpec| {
             let (kinds, capacity) = (&self.pod_kinds, &fleet.capacity);
-            let demands = PlacementDemands { object, placement, is_autoscaled, kinds, capacity };
-            let demands = demands.uncounted(works.get(link).into_iter().flatten().copied(), []);
+            let demands = PlacementDemands { object, placement, kinds, capacity };
+            let demands = demands.uncounted(works.get(link).into_iter().flatten().copied(), [], || is_autoscaled);
             let demands = demands.into_iter().map(|(cluster, (_, demand))| (cluster, demand)).collect();
             fleet.capacity.reserve(link, &demands);
         };
@@ -112,7 +114,16 @@ impl FleetDocuments {
             }
         }
         let mut decided = BTreeMap::new();
-        for (link, object, is_autoscaled) in objects {
+        // Resources of a kind are placed once its definition is.
+        let built_in: BTreeSet<(String, String)> = PlacedKind::built_in().map(|kind| (kind.group, kind.kind)).collect();
+        let (definitions, others): (Vec<_>, Vec<_>) =
+            objects.into_iter().partition(|(_, object, _)| object.reference.kind == DEFINITION);
+        let mut custom_kinds = BTreeSet::new();
+        for (link, object, is_autoscaled) in definitions.into_iter().chain(others) {
+            let kind = (object.reference.group.clone(), object.reference.kind.clone());
+            if !built_in.contains(&kind) && !custom_kinds.contains(&kind) {
+                continue;
+            }
             let current = saved.get(&link).copied();
             let decision = decide(&fleet, &DecisionRequest { object, is_autoscaled, current });
             let placement = match decision.outcome {
@@ -124,6 +135,9 @@ impl FleetDocuments {
                 }
             };
             let Some(PlacementSpec { policy, clusters, reasons, .. }) = placement else { continue };
+            let definition = Some(object).filter(|object| object.reference.kind == DEFINITION);
+            let kind = definition.and_then(|object| PlacedKind::defined_by(&object.manifest));
+            custom_kinds.extend(kind.map(|kind| (kind.group, kind.kind)));
             decided.insert(link, DecidedPlacement { policy, clusters, reasons });
         }
         decided

@@ -164,8 +164,8 @@ pub fn placement_status(
     };
     let faults = works.faults();
     let is_applied = |name: &&str| {
-        let report = reported(name).filter(|report| report.is_current && !faults.contains_key(name));
-        report.is_some_and(|report| is_true(&report.status.conditions, WORK_APPLIED))
+        let report = reported(name);
+        report.is_some_and(|report| report.is_current && is_true(&report.status.conditions, WORK_APPLIED))
     };
     let missing: Vec<&str> =
         placement.clusters.iter().map(|cluster| cluster.name.as_str()).filter(|name| !is_applied(name)).collect();

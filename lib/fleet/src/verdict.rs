@@ -37,7 +37,7 @@ pub enum RunReason {
         /// The number of clusters that can.
         among: usize,
     },
-    /// No cluster has room, and this one adds nodes.
+    /// No cluster is known to have room, and this one adds nodes.
     Grows,
     /// It has run the object before, and nothing forbids it.
     Stays,
@@ -192,7 +192,9 @@ impl fmt::Display for RunReason {
         match self {
             Self::Chosen { among: 1 } => f.write_str("the only cluster that can run the object"),
             Self::Chosen { among } => write!(f, "the best of {among} clusters that can run the object"),
-            Self::Grows => f.write_str("no cluster has room for the object, and this one adds nodes (spec.autoscaled)"),
+            Self::Grows => f.write_str(
+                "no cluster is known to have room for the object, and this one adds nodes (spec.autoscaled)",
+            ),
             Self::Stays => f.write_str("the object runs there already, and nothing forbids it"),
             Self::Divided { replicas, total } => write!(f, "{replicas} of {total} replicas"),
             Self::Everywhere => f.write_str("the object runs in every selected cluster"),

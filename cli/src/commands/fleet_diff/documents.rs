@@ -17,6 +17,8 @@ use crate::{commands::fleet_api::list_all, exit::CommandFailure};
 const AT_ONCE: usize = 4;
 /// The content of objects, which no decision reads.
 const DATA: [&str; 3] = ["binaryData", "data", "stringData"];
+/// The annotation in which kubectl stores a copy of the object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Reads everything on which placements depend.
 pub(super) async fn read(client: &Client) -> Result<FleetDocuments, CommandFailure> {
@@ -28,7 +30,7 @@ pub(super) async fn read(client: &Client) -> Result<FleetDocuments, CommandFailu
     Ok(FleetDocuments {
         clusters: list_all(&Api::<WorkloadCluster>::all(client.clone())).await.map_err(CommandFailure::other)?,
         placements: list_all(&Api::<WorkloadPlacement>::all(client.clone())).await.map_err(CommandFailure::other)?,
-        works: list_all(&Api::<Work>::all(client.clone())).await.map_err(CommandFailure::other)?,
+        works: works(client).await.map_err(CommandFailure::other)?,
         objects,
         pod_kinds: pod_kinds(client).await.map_err(CommandFailure::other)?,
         now: Timestamp::now(),
@@ -54,13 +56,30 @@ async fn of_kind(client: &Client, kind: PlacedKind) -> Result<Vec<FleetObject>, 
         let mut manifest = serde_json::to_value(object).ok()?;
         manifest["apiVersion"] = Value::from(kind.api_version());
         manifest["kind"] = Value::from(kind.kind.clone());
-        if let Some(fields) = manifest.as_object_mut() {
-            fields.retain(|field, _| !DATA.contains(&field.as_str()));
-        }
+        without_data(&mut manifest);
         let object = FleetObject::parse(manifest).ok()?;
         (is_placeable(&object) || object.reference.kind == "Namespace").then_some(object)
     };
     Ok(listed.into_iter().filter_map(object).collect())
+}
+
+/// Lists the Works, without the content of their objects.
+async fn works(client: &Client) -> Result<Vec<Work>, Error> {
+    let mut works = list_all(&Api::<Work>::all(client.clone())).await?;
+    for work in &mut works {
+        without_data(&mut work.spec.manifest);
+    }
+    Ok(works)
+}
+
+/// Removes the content of an object, which may be secret.
+fn without_data(manifest: &mut Value) {
+    if let Some(fields) = manifest.as_object_mut() {
+        fields.retain(|field, _| !DATA.contains(&field.as_str()));
+    }
+    if let Some(annotations) = manifest.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+        annotations.retain(|name, _| name != LAST_APPLIED);
+    }
 }
 
 async fn pod_kinds(client: &Client) -> Result<PodKinds, Error> {

@@ -111,19 +111,14 @@ impl FleetModel {
         else {
             return BTreeMap::new();
         };
-        let demands = PlacementDemands {
-            object,
-            placement,
-            is_autoscaled: self.is_autoscaled(object),
-            kinds: &self.reserved.kinds,
-            capacity: &self.state.capacity,
-        };
+        let demands =
+            PlacementDemands { object, placement, kinds: &self.reserved.kinds, capacity: &self.state.capacity };
         let orders = plan.into_iter().flat_map(|plan| &plan.orders);
         let ordered = orders.filter_map(|order| match order {
             WorkOrder::Create(work) | WorkOrder::Update(work) => Some(work),
             WorkOrder::Delete { .. } => None,
         });
-        demands.uncounted(self.works(link), ordered)
+        demands.uncounted(self.works(link), ordered, || self.is_autoscaled(object))
     }
 
     /// Notes the table of kinds with pods. Returns whether it changed.

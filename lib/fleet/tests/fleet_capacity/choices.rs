@@ -267,7 +267,7 @@ fn a_cluster_that_adds_nodes_is_chosen_if_no_cluster_has_room() {
     assert_eq!(chosen(&grows), Some("b"));
     assert_eq!(
         reason(&grows, "b"),
-        "Grows: no cluster has room for the object, and this one adds nodes (spec.autoscaled)"
+        "Grows: no cluster is known to have room for the object, and this one adds nodes (spec.autoscaled)"
     );
     assert!(reason(&grows, "a").starts_with("NoRoom: "));
     assert_eq!(reason(&grows, "c"), "Outranked: b is equally suitable, and its name comes first");

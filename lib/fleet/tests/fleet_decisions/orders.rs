@@ -192,6 +192,8 @@ fn an_object_that_is_too_large_for_a_work_is_not_distributed() {
     let fits = config(&"a".repeat(largest));
     world.place(&fits);
     let works = all_existing(&world, &fits);
+    assert!(plan(&world, &config(&"<".repeat(largest / 5)), &works).faults().is_empty());
+    assert_eq!(plan(&world, &config(&"<".repeat(largest / 4)), &works).faults()["a"].reason, "TooLarge");
     let doubled = config(&"\n".repeat(largest));
     let refused = plan(&world, &doubled, &works);
     assert!(refused.orders.is_empty(), "what runs in the cluster stays");

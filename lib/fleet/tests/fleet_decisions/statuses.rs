@@ -209,7 +209,7 @@ fn the_status_of_a_placement_says_why_a_cluster_has_no_work_as_decided() {
     let placement = world.place(&object("v1", "ConfigMap", Some("default"), "x"));
     // The agent has applied what the object was before it grew.
     let work = reported(&json!({}));
-    let report = [ClusterReport { cluster: "a", status: &work, is_current: true }];
+    let report = [ClusterReport { cluster: "a", status: &work, is_current: false }];
     let too_large = WorkWait::Manifest(ManifestError::TooLarge { cluster: "a".to_owned(), size: 2_000_000 });
     let works = WorkPlan { orders: vec![], waiting: vec![too_large] };
     let status = placement_status(&placement, Some(1), &report, &works, None, &before);
@@ -218,6 +218,7 @@ fn the_status_of_a_placement_says_why_a_cluster_has_no_work_as_decided() {
     assert_eq!(status.conditions.iter().find(|one| one.type_ == "Applied").unwrap().status, "False");
     let again = placement_status(&placement, Some(1), &report, &works, Some(&status), &after);
     assert_eq!(again, status, "a fault that stays is written once");
+    let report = [ClusterReport { is_current: true, ..report[0] }];
     let corrected = placement_status(&placement, Some(1), &report, &WorkPlan::default(), Some(&status), &after);
     assert_eq!(corrected.clusters[0].conditions, work.conditions);
     assert!(corrected.conditions.iter().all(|condition| condition.status == "True"));
