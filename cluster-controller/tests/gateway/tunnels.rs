@@ -2,6 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
 
 use rustix::process::Signal;
 use sha2::{Digest, Sha256};
@@ -55,9 +58,23 @@ fn an_api_server_reaches_node_and_pod_through_programs_without_privilege() {
         {
             assert!(metrics.contains(line), "{line}: {metrics}");
         }
-        gateway.daemon.process().signal(Signal::TERM);
-        wait_until("it is draining", PATIENCE, || gateway.daemon.process().log().contains("draining"));
-        ping(&mut to_node);
+        // A tunnel in use goes on while the gateway drains. An idle one is ended.
+        let pings = AtomicUsize::new(0);
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let started = Instant::now();
+                while !is_over.load(Ordering::Relaxed) && started.elapsed() < PATIENCE * 3 {
+                    ping(&mut to_node);
+                    pings.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            gateway.daemon.process().signal(Signal::TERM);
+            wait_until("it is draining", PATIENCE, || gateway.daemon.process().log().contains("draining"));
+            let before = pings.load(Ordering::Relaxed);
+            wait_until("the tunnel goes on", PATIENCE, || pings.load(Ordering::Relaxed) > before + 1);
+            is_over.store(true, Ordering::Relaxed);
+        });
         for daemon in [&mut egress.daemon, &mut gateway.daemon] {
             daemon.process().stop();
             let log = daemon.process().log();
@@ -70,7 +87,7 @@ fn an_api_server_reaches_node_and_pod_through_programs_without_privilege() {
 /// Sends noise to an echo server and reads it back. It closes its own side first.
 fn carry(stream: std::os::unix::net::UnixStream, bytes: usize) {
     let mut writer = stream.try_clone().unwrap();
-    let writing = std::thread::spawn(move || {
+    let writing = thread::spawn(move || {
         let (mut noise, mut digest) = (Noise::new(3), Sha256::new());
         let mut chunk = vec![0; 64 * 1024];
         for _ in 0..=bytes / chunk.len() {

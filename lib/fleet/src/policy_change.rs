@@ -56,9 +56,14 @@ pub struct DecidedPlacement {
     pub reasons: Vec<PlacementReason>,
 }
 
+/// The place of an object in a list.
+fn place(object: &WorkloadRef) -> (Option<&str>, &str, &str, &str) {
+    (object.namespace.as_deref(), &object.kind, &object.group, &object.name)
+}
+
 impl FleetDocuments {
     /// Returns the objects that would run in other clusters, or with other replicas or overrides, if the policies of the fleet were replaced. Both
-    /// decisions are made now, so what would change anyway is no difference.
+    /// decisions are made now, so what would change anyway is no difference. They are in the order of their namespaces, kinds and names.
     #[must_use]
     pub fn changes(&self, before: &PolicySet, after: &PolicySet) -> Vec<PlacementChange> {
         let (mut before, mut after) = (self.decided(before), self.decided(after));
@@ -69,7 +74,9 @@ impl FleetDocuments {
             let is_changed = before.clusters != after.clusters;
             is_changed.then(|| PlacementChange { object: object.reference.clone(), before, after })
         });
-        changed.collect()
+        let mut changed: Vec<PlacementChange> = changed.collect();
+        changed.sort_by(|a, b| place(&a.object).cmp(&place(&b.object)));
+        changed
     }
 
     fn placeable(&self) -> impl Iterator<Item = &FleetObject> {
