@@ -35,6 +35,8 @@ impl FleetArgument {
     }
 }
 
+/// The API version of Placements, Clusters and SchedulePolicies.
+pub(super) const FLEET_API: &str = "fleet.keelway.dev/v1alpha1";
 /// How many objects a page of a list has.
 const PAGE: u32 = 500;
 

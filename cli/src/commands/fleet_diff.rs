@@ -6,11 +6,15 @@ use std::collections::BTreeMap;
 
 use clap::{Args, ValueEnum};
 use http::{Method, Request, header::CONTENT_TYPE};
-use keelway_fleet::{DecidedPlacement, FleetDocuments, PlacementChange, PolicySet, SchedulePolicy};
-use kube::{Api, Client, ResourceExt, api::ListParams};
+use keelway_fleet::{DecidedPlacement, FleetDocuments, PlacedCluster, PlacementChange, PolicySet, SchedulePolicy};
+use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 
-use super::{fleet_api::FleetArgument, print, session::runtime};
+use super::{
+    fleet_api::{FLEET_API, FleetArgument, list_all},
+    print,
+    session::runtime,
+};
 use crate::{
     args::GlobalArguments,
     exit::{Code, CommandFailure},
@@ -19,7 +23,6 @@ use crate::{
     terminal,
 };
 
-const API_VERSION: &str = "fleet.keelway.dev/v1alpha1";
 const RESOURCE: &str = "/apis/fleet.keelway.dev/v1alpha1/schedulepolicies";
 
 #[derive(Args)]
@@ -71,9 +74,9 @@ fn read(input: &Input) -> Result<BTreeMap<String, Value>, CommandFailure> {
 fn policies(documents: Vec<Value>) -> Result<BTreeMap<String, Value>, Vec<String>> {
     let (mut policies, mut faults) = (BTreeMap::new(), Vec::new());
     for (index, document) in documents.into_iter().enumerate().filter(|(_, document)| !document.is_null()) {
-        let is_policy = document["apiVersion"] == API_VERSION && document["kind"] == "SchedulePolicy";
+        let is_policy = document["apiVersion"] == FLEET_API && document["kind"] == "SchedulePolicy";
         let fault = match document["metadata"]["name"].as_str().map(str::to_owned) {
-            _ if !is_policy => format!("not a SchedulePolicy of {API_VERSION}"),
+            _ if !is_policy => format!("not a SchedulePolicy of {FLEET_API}"),
             None => "metadata.name is missing".to_owned(),
             Some(name) if policies.contains_key(&name) => format!("the SchedulePolicy {name} stands twice"),
             Some(name) => {
@@ -90,8 +93,7 @@ fn policies(documents: Vec<Value>) -> Result<BTreeMap<String, Value>, Vec<String
 }
 
 async fn changes(client: &Client, written: &BTreeMap<String, Value>) -> Result<Vec<PlacementChange>, CommandFailure> {
-    let policies = Api::<SchedulePolicy>::all(client.clone());
-    let policies = policies.list(&ListParams::default()).await.map_err(CommandFailure::other)?.items;
+    let policies = list_all(&Api::<SchedulePolicy>::all(client.clone())).await.map_err(CommandFailure::other)?;
     let mut after: BTreeMap<String, SchedulePolicy> =
         policies.iter().map(|policy| (policy.name_any(), policy.clone())).collect();
     let mut faults = Vec::new();
@@ -152,15 +154,13 @@ fn table(changes: &[PlacementChange]) -> String {
     let mut table = TextTable::new(&["NAMESPACE", "OBJECT", "BEFORE", "AFTER", "WHY"]);
     for PlacementChange { object, before, after } in changes {
         let group = if object.group.is_empty() { String::new() } else { format!(".{}", object.group) };
+        let (now, then) = (listed(before), listed(after));
+        let then = if now == then { format!("{then} (other overrides)") } else { then };
         table.row(vec![
             object.namespace.clone().unwrap_or_default(),
             format!("{}{group}/{}", object.kind.to_lowercase(), object.name),
-            listed(before),
-            if listed(before) == listed(after) {
-                format!("{} (other overrides)", listed(after))
-            } else {
-                listed(after)
-            },
+            now,
+            then,
             why(before, after),
         ]);
     }
@@ -172,7 +172,7 @@ fn listed(placement: &DecidedPlacement) -> String {
     if placement.clusters.is_empty() {
         return "<none>".to_owned();
     }
-    let one = |cluster: &keelway_fleet::PlacedCluster| match cluster.replicas {
+    let one = |cluster: &PlacedCluster| match cluster.replicas {
         Some(replicas) => format!("{}: {replicas}", cluster.name),
         None => cluster.name.clone(),
     };
@@ -181,9 +181,9 @@ fn listed(placement: &DecidedPlacement) -> String {
 
 /// Returns the reason of the first cluster that the object leaves, or else of the first that differs.
 fn why(before: &DecidedPlacement, after: &DecidedPlacement) -> String {
-    let placed = |placement: &DecidedPlacement, name: &str| {
-        placement.clusters.iter().find(|cluster| cluster.name == name).cloned()
-    };
+    fn placed<'a>(placement: &'a DecidedPlacement, name: &str) -> Option<&'a PlacedCluster> {
+        placement.clusters.iter().find(|cluster| cluster.name == name)
+    }
     let mut differing =
         after.reasons.iter().filter(|reason| placed(before, &reason.cluster) != placed(after, &reason.cluster));
     let left = differing.clone().find(|reason| placed(after, &reason.cluster).is_none());
@@ -233,10 +233,10 @@ mod tests {
     #[test]
     fn each_document_that_is_no_policy_is_a_fault() {
         let policy =
-            |name: &str| json!({ "apiVersion": API_VERSION, "kind": "SchedulePolicy", "metadata": { "name": name } });
+            |name: &str| json!({ "apiVersion": FLEET_API, "kind": "SchedulePolicy", "metadata": { "name": name } });
         let read = policies(vec![policy("a"), Value::Null, policy("b")]).unwrap();
         assert_eq!(read.into_keys().collect::<Vec<_>>(), ["a", "b"]);
-        let unnamed = json!({ "apiVersion": API_VERSION, "kind": "SchedulePolicy" });
+        let unnamed = json!({ "apiVersion": FLEET_API, "kind": "SchedulePolicy" });
         assert_eq!(
             policies(vec![policy("a"), policy("a"), json!({ "kind": "Pod" }), unnamed]).unwrap_err(),
             [

@@ -8,11 +8,8 @@ use kube::{Api, Client, Error, ResourceExt};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::fleet_api::list_all;
+use super::fleet_api::{FLEET_API, list_all};
 use crate::{exit::CommandFailure, view::list};
-
-/// The API version of Placements, Clusters and SchedulePolicies.
-const FLEET_API: &str = "fleet.keelway.dev/v1alpha1";
 
 /// The Placements of a fleet with its clusters.
 #[derive(Debug, Default)]
