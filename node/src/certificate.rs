@@ -238,7 +238,8 @@ pub(crate) async fn reissue(client: Client, name: &str) -> Result<KubeletCertifi
     reissued(client, name, key, (KubeletPurpose::Client, &request)).await
 }
 
-/// Requests another serving certificate with the names of the current one, as the node itself, with a new key. Returns `None` if there is none.
+/// Requests another serving certificate as the node itself, with a new key. It has the names of the current certificate. Returns `None` if the kubelet
+/// has no serving certificate.
 pub(crate) async fn reissue_serving(
     layout: &Layout,
     client: Client,

@@ -14,11 +14,10 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 use keelway_fleet::{
     CandidateCluster, ContentRole, FleetObject, FleetState, ObjectState, PlacedKind, PlacementLink, PlacementSpec,
-    PolicySet, SchedulePolicy, Work, WorkloadCluster, WorkloadPlacement, WorkloadRef, is_placeable,
-    names::cluster_of_namespace, placement_link,
+    PolicySet, SchedulePolicy, Work, WorkloadCluster, WorkloadPlacement, WorkloadRef, names::cluster_of_namespace,
+    placement_link,
 };
 use kube::{ResourceExt, api::DynamicObject, core::ApiResource, runtime::watcher::Event};
-use serde_json::Value;
 
 use self::{capacity::ReservedCapacity, moves::FleetMoves, usage::ClusterUsage};
 use super::{
@@ -459,13 +458,9 @@ fn work_key(work: &Work) -> WorkKey {
     (work.namespace().unwrap_or_default(), work.name_any())
 }
 
-/// Reads an object that a policy may place. Namespaces are read with all others, because policies select them by label.
 fn read(kind: &PlacedKind, object: DynamicObject) -> Option<(PlacementLink, FleetObject)> {
-    let mut manifest = serde_json::to_value(object).ok()?;
-    manifest["apiVersion"] = Value::from(kind.api_version());
-    manifest["kind"] = Value::from(kind.kind.clone());
-    let object = FleetObject::parse(manifest).ok()?;
-    (is_placeable(&object) || object.reference.kind == "Namespace").then(|| (placement_link(&object.reference), object))
+    let object = kind.read(serde_json::to_value(object).ok()?)?;
+    Some((placement_link(&object.reference), object))
 }
 
 fn touched<K: Ord>(change: ListedChange<K>) -> BTreeSet<K> {

@@ -3,6 +3,8 @@
 use kube_core::ApiResource;
 use serde_json::Value;
 
+use crate::{FleetObject, is_placeable};
+
 /// A kind that a fleet places.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PlacedKind {
@@ -75,6 +77,16 @@ impl PlacedKind {
             kind: text("/spec/names/kind")?,
             plural: text("/spec/names/plural")?,
         })
+    }
+
+    /// Reads an object of the kind that a policy may place. Namespaces are read with all others, because policies select them by label. Lists lack
+    /// the fields `apiVersion` and `kind`.
+    #[must_use]
+    pub fn read(&self, mut manifest: Value) -> Option<FleetObject> {
+        manifest["apiVersion"] = Value::from(self.api_version());
+        manifest["kind"] = Value::from(self.kind.clone());
+        let object = FleetObject::parse(manifest).ok()?;
+        (is_placeable(&object) || object.reference.kind == "Namespace").then_some(object)
     }
 
     /// Returns the `apiVersion` of its objects.

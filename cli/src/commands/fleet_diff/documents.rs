@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::{api::core::v1::ConfigMap, jiff::Timestamp};
 use keelway_fleet::{
-    FleetDocuments, FleetObject, PlacedKind, PodKinds, Work, WorkloadCluster, WorkloadPlacement, is_placeable,
-    names::POD_KINDS,
+    FleetDocuments, FleetObject, PlacedKind, PodKinds, Work, WorkloadCluster, WorkloadPlacement, names::POD_KINDS,
 };
 use kube::{Api, Client, Error, api::DynamicObject};
 use serde_json::Value;
@@ -54,11 +53,8 @@ async fn of_kind(client: &Client, kind: PlacedKind) -> Result<Vec<FleetObject>, 
     };
     let object = |object: DynamicObject| {
         let mut manifest = serde_json::to_value(object).ok()?;
-        manifest["apiVersion"] = Value::from(kind.api_version());
-        manifest["kind"] = Value::from(kind.kind.clone());
         without_data(&mut manifest);
-        let object = FleetObject::parse(manifest).ok()?;
-        (is_placeable(&object) || object.reference.kind == "Namespace").then_some(object)
+        kind.read(manifest)
     };
     Ok(listed.into_iter().filter_map(object).collect())
 }
