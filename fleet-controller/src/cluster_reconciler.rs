@@ -223,8 +223,7 @@ async fn report(
     let clusters = Api::<WorkloadCluster>::all(context.client.clone());
     let (parameters, patch) = (applied(), Patch::Apply(&body));
     let written = clusters.patch_status(&name, &parameters, &patch);
-    if ignore_conflict("write the status of a Cluster", written).await?.is_some() {
-        context.metrics.count_write();
-    }
+    context.metrics.count_write();
+    ignore_conflict("write the status of a Cluster", written).await?;
     Ok(())
 }

@@ -89,7 +89,7 @@ impl FleetMetrics {
             "The time to decide about one object",
             metrics.decisions.clone(),
         );
-        registry.register("writes", "Objects that were written because they changed", metrics.writes.clone());
+        registry.register("writes", "Writes of documents that differ from what was decided", metrics.writes.clone());
         registry.register("failures", "Failed steps, which are retried", metrics.failures.clone());
         registry.register("leading", "1 while this replica holds the Lease", metrics.leading.clone());
         metrics

@@ -44,31 +44,32 @@ async fn write(
     context: &FleetContext,
 ) -> Result<(), FleetControllerError> {
     context.fence.check()?;
+    // Each write is counted before it is sent, so that whoever sees it sees that it was counted.
     if let Some(spec) = &plan.save {
-        written.placement = Some(save(link, spec, context).await?);
         context.metrics.count_write();
+        written.placement = Some(save(link, spec, context).await?);
     }
     for order in &plan.orders {
-        written.works.extend(carry_out(order, context).await?);
         context.metrics.count_write();
+        written.works.extend(carry_out(order, context).await?);
     }
     if let Some(status) = &plan.placement_status {
+        context.metrics.count_write();
         let body = json!({ "apiVersion": API_VERSION, "kind": "Placement", "metadata": { "name": link.name }, "status": status });
         let api = Api::<WorkloadPlacement>::namespaced(context.client.clone(), &link.namespace);
         let (parameters, patch) = (applied(), Patch::Apply(&body));
         let status = api.patch_status(&link.name, &parameters, &patch);
         written.placement =
             ignore_conflict("write the status of a Placement", status).await?.or(written.placement.take());
-        context.metrics.count_write();
     }
     if let (Some(status), Some(object), Some(resource)) = (&plan.object_status, &plan.object, &plan.resource) {
-        write_status(object, resource, status, context).await?;
         context.metrics.count_write();
+        write_status(object, resource, status, context).await?;
     }
     if plan.remove {
         let api = Api::<WorkloadPlacement>::namespaced(context.client.clone(), &link.namespace);
-        ignore_conflict("delete a Placement", api.delete(&link.name, &DeleteParams::default())).await?;
         context.metrics.count_write();
+        ignore_conflict("delete a Placement", api.delete(&link.name, &DeleteParams::default())).await?;
     }
     Ok(())
 }
