@@ -237,7 +237,7 @@ impl Documents {
             }
             let problem = format!("the peers of {name}/{member} reach it at {address}, which {now} cannot replace");
             let help = format!(
-                "restore {address} as the first address: Keelway cannot change the address of an etcd member yet"
+                "restore {address} as the first address; to change it, drain the machine, and wait until the member has moved"
             );
             let document = DocumentName::Hypervisor(spec.hypervisor.clone());
             Some((document, Fault::of("spec.addresses.private", problem, help)))

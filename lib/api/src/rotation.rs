@@ -288,6 +288,12 @@ impl Cluster {
         request.zip(running).is_some_and(|(request, running)| request.requested_at == running.requested_at)
     }
 
+    /// Returns whether any rotation that runs is [immediate](Self::rotates_immediately).
+    #[must_use]
+    pub fn has_immediate_rotation(&self) -> bool {
+        RotatedKey::ALL.iter().any(|key| self.rotates_immediately(*key))
+    }
+
     /// Returns the request to rotate a key, if it was not executed and no other rotation of the key runs.
     #[must_use]
     pub fn pending_rotation(&self, key: RotatedKey) -> Option<&RotationRequest> {

@@ -774,9 +774,26 @@ fn replicas_take_turns(step: &PlanTransition) -> Vec<String> {
             if !enough {
                 found.push(format!("{pod} while others are not well"));
             }
+            if role == Role::KubeApiserver && !others_are_sent_connections(step, id, pod) {
+                found.push(format!("{pod} while an ingress sends connections to no other"));
+            }
         }
     }
     found
+}
+
+/// Whether every haproxy that sends connections to an API server also sends some to another one.
+fn others_are_sent_connections(step: &PlanTransition, id: &ClusterId, server: &PodName) -> bool {
+    let ingresses = step.after.components_of(id).filter(|(_, component)| component.spec.role == Role::Ingress);
+    let mut servers = ingresses.filter_map(|(ingress, component)| {
+        let state = step.seen.machine(&component.spec.hypervisor)?;
+        state.servers.get(ingress)
+    });
+    let own = format!("kube-apiserver/{}", server.component);
+    servers.all(|servers| {
+        let serving: Vec<&String> = servers.iter().filter(|(_, found)| found.serves()).map(|(name, _)| name).collect();
+        serving != [&own]
+    })
 }
 
 /// A paused or frozen cluster keeps its components with their stages, its store and its Secrets, and its running pods continue.

@@ -4,10 +4,9 @@ use alloc::{collections::BTreeSet, vec::Vec};
 
 use keelway_api::{
     component::ComponentSpec,
-    machine::{Pod, ServerAdmin},
+    machine::{Pod, ServerAdmin, ServerState},
     name::{HypervisorName, PodName},
     role::Role,
-    rotation::RotatedKey,
 };
 
 use crate::{
@@ -188,8 +187,7 @@ impl<'t, 'a> Replicas<'t, 'a> {
 
     /// The machine whose observation a turn waits for.
     fn awaited(&self) -> Option<&'a HypervisorName> {
-        let is_hurried = || RotatedKey::ALL.iter().any(|key| self.tenant.document.rotates_immediately(*key));
-        self.unseen().filter(|_| self.role == Role::Etcd || !is_hurried())
+        self.unseen().filter(|_| self.role == Role::Etcd || !self.tenant.document.has_immediate_rotation())
     }
 
     /// What a replica that is to be replaced waits for.
@@ -212,7 +210,9 @@ impl<'t, 'a> Replicas<'t, 'a> {
         let mut others = others.map(|(other, _)| *other).filter(|other| *other != name);
         let spared = match self.role {
             Role::Etcd => others.all(|other| self.seen.healthy(other)),
-            Role::KubeApiserver => others.any(|other| self.seen.healthy(other) && self.is_sent_connections(other)),
+            Role::KubeApiserver => {
+                others.any(|other| self.seen.healthy(other) && self.is_sent_connections(other, name))
+            }
             Role::Ingress | Role::Gateway => others.any(|other| self.is_whole(other)),
             Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController | Role::FleetController => {
                 others.any(|other| self.seen.healthy(other))
@@ -230,13 +230,16 @@ impl<'t, 'a> Replicas<'t, 'a> {
         self.seen.healthy(name) && twins.all(|(twin, _)| self.seen.healthy(twin))
     }
 
-    /// Whether every haproxy that reports its servers passes connections to this one.
-    fn is_sent_connections(&self, server: &PodName) -> bool {
+    /// Whether every haproxy that reports its servers passes connections to this API server. It may have found it ready later than this pass did. A
+    /// haproxy that does not reach the one that is replaced loses nothing.
+    fn is_sent_connections(&self, server: &PodName, replaced: &PodName) -> bool {
         self.tenant.of_role(Role::Ingress).all(|(ingress, component)| {
             let state = self.seen.machine(&component.spec.hypervisor);
             let servers = state.and_then(|state| state.servers.get(ingress));
             servers.is_none_or(|servers| {
-                servers.get(&server_name(server)).is_some_and(|found| found.admin == ServerAdmin::Serves)
+                let found = |server| servers.get(&server_name(server));
+                let is_used = found(replaced).is_some_and(ServerState::serves);
+                found(server).is_some_and(|found| found.admin == ServerAdmin::Serves && (found.serves() || !is_used))
             })
         })
     }

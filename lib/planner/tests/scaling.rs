@@ -184,6 +184,16 @@ impl World {
         }
     }
 
+    /// From now on, every haproxy reports these API servers as ready or not.
+    fn report_ready(&mut self, servers: &[(&str, bool)]) {
+        let reported = self.machines.values_mut().flat_map(|state| state.servers.values_mut());
+        for found in reported {
+            for (server, ready) in servers {
+                found.get_mut(&format!("kube-apiserver/{server}")).unwrap().ready = *ready;
+            }
+        }
+    }
+
     /// The API servers that each ingress knows.
     fn known(&self) -> Vec<Vec<&str>> {
         let servers = self.machines.values().flat_map(|state| state.servers.values());
@@ -788,6 +798,38 @@ fn a_minor_version_begins_only_while_every_component_works() {
     let (reason, message) = condition(&world, "KubernetesUpToDate").unwrap();
     assert_eq!(reason, "UpgradingKubernetes");
     assert!(message.contains("must be ready first"), "{message}");
+}
+
+/// A haproxy may find an API server ready later than a pass does. Meanwhile, it must not lose the other one.
+#[test]
+fn an_api_server_is_replaced_once_every_ingress_sends_connections_to_another() {
+    let mut world = settled_at("1.37.0");
+    let spec = &mut world.documents.clusters.values_mut().next().unwrap().spec.control_plane;
+    spec.kube_api_server.extra_args.insert("event-ttl".to_owned(), "2h".to_owned());
+    world.report_ready(&[("kube-apiserver-0", false), ("kube-apiserver-1", true)]);
+    let [first, second] = ["kube-apiserver-0", "kube-apiserver-1"].map(|component| world.pod(component));
+    let before = world.digests();
+    for _ in 0..3 {
+        let _ = world.pass(&calm(2, 2));
+        assert_ne!(world.digests()[&first], before[&first], "the ingresses use the second one");
+        assert_eq!(world.digests()[&second], before[&second]);
+    }
+
+    world.report_ready(&[("kube-apiserver-0", true)]);
+    let _ = world.pass(&calm(2, 2));
+    assert_ne!(world.digests()[&second], before[&second]);
+}
+
+/// etcd members keep their addresses. A machine gets another one after its member has moved.
+#[test]
+fn the_address_of_a_member_is_not_changed() {
+    let mut world = settled_at("1.37.0");
+    let member = world.documents.components.get(&world.pod("etcd-0")).unwrap().spec.hypervisor.clone();
+    let machine = world.documents.hypervisors.get_mut(&member).unwrap();
+    "10.9.9.9".clone_into(&mut machine.spec.addresses.private[0]);
+    let refused = format!("{:?}", world.documents.faults_of_changes(|_| true));
+    assert!(refused.contains("spec.addresses.private"), "{refused}");
+    assert!(refused.contains("drain the machine, and wait until the member has moved"), "{refused}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use futures::{
 use keelway_api::{
     Cluster, Documents, Shared,
     fault::Faults,
-    machine::{MachineState, ObservedValue, ServerAdmin, ServerState},
+    machine::{MachineState, ObservedValue, ServerState},
     name::{ClusterId, HypervisorName, PodName},
     role::Role,
     shared::Map,
@@ -241,7 +241,7 @@ async fn agent_vouches(probe: &Probe, looks: &MachineLooks<'_>) -> bool {
 async fn has_servers(probe: &Probe, looks: &MachineLooks<'_>) -> bool {
     let Some(look) = looks.get(&probe.machine) else { return false };
     let ObservedValue::Known(state) = &*look.clone().await else { return false };
-    state.servers.get(&probe.component).is_some_and(|servers| servers.values().any(serves))
+    state.servers.get(&probe.component).is_some_and(|servers| servers.values().any(ServerState::serves))
 }
 
 /// Returns whether at least one haproxy reports this server, and each haproxy that reports its servers calls this one ready.
@@ -250,14 +250,10 @@ async fn all_vouch(server: &str, ingresses: &[(PodName, HypervisorName)], looks:
         let state = looks.get(machine)?.clone().await;
         let ObservedValue::Known(state) = &*state else { return None };
         let found = state.servers.get(ingress)?.get(server);
-        Some(found.is_some_and(serves))
+        Some(found.is_some_and(ServerState::serves))
     }));
     let reports: Vec<bool> = reports.await.into_iter().flatten().collect();
     !reports.is_empty() && reports.into_iter().all(|ready| ready)
-}
-
-fn serves(server: &ServerState) -> bool {
-    server.ready && server.admin == ServerAdmin::Serves
 }
 
 #[cfg(test)]

@@ -249,6 +249,14 @@ pub struct ServerState {
     pub ready: bool,
 }
 
+impl ServerState {
+    /// Whether haproxy passes new connections to the server.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        self.ready && self.admin == ServerAdmin::Serves
+    }
+}
+
 /// The administrative state of a server in haproxy, independent of the server's checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ServerAdmin {

@@ -7,7 +7,6 @@ use keelway_api::{
     jiff::SignedDuration,
     membership::MembershipChangeKind,
     name::{ClusterId, ComponentName},
-    rotation::RotatedKey,
 };
 
 use super::{StoreContext, change_store, store};
@@ -30,8 +29,8 @@ const LONGEST_WAIT: SignedDuration = SignedDuration::from_mins(5);
 /// API server would be replaced twice otherwise. It serves with the members that it has.
 pub(crate) fn changed_before_servers(cluster: &Cluster) -> Option<&ComponentName> {
     let change = cluster.status.as_ref()?.etcd.as_ref()?.change.as_ref()?;
-    let is_hurried = RotatedKey::ALL.iter().any(|key| cluster.rotates_immediately(*key));
-    (change.api_servers_wait_since.is_some() && !is_hurried).then_some(&change.component)
+    let waits = change.api_servers_wait_since.is_some() && !cluster.has_immediate_rotation();
+    waits.then_some(&change.component)
 }
 
 /// Ends the wait of API servers once it has lasted too long.
