@@ -132,6 +132,10 @@ impl Kubelet {
             };
             status.send_modify(|status| status.pid = None);
             match &outcome {
+                Ok(()) if was_stopped(&self.layout) => {
+                    tracing::info!("the kubelet was stopped; starting it again");
+                    continue;
+                }
                 Ok(()) => tracing::warn!("the kubelet exited"),
                 Err(error) => tracing::error!("the kubelet is not running: {}", ErrorChain(error)),
             }
@@ -293,12 +297,19 @@ pub(crate) fn find(layout: &Layout) -> Result<Option<Handle>, NodeFileError> {
     Ok(found.and_then(ProcessId::open))
 }
 
-/// Ends the kubelet of this worker. Pods continue to run.
+/// Ends the kubelet of this worker. Pods continue to run. Its process file is removed first, which tells the daemon that the end is not a crash.
 pub(crate) async fn stop(layout: &Layout) -> Result<(), NodeFileError> {
-    if let Some(handle) = find(layout)? {
+    let found = find(layout)?;
+    files::remove(&layout.kubelet_process())?;
+    if let Some(handle) = found {
         handle.end(GRACE).await.map_err(NodeFileError::new("end the process of", layout.kubelet()))?;
     }
-    files::remove(&layout.kubelet_process())
+    Ok(())
+}
+
+/// Whether the kubelet that ended was [stopped](stop). It starts again without a pause then.
+fn was_stopped(layout: &Layout) -> bool {
+    matches!(fs::exists(layout.kubelet_process()), Ok(false))
 }
 
 #[cfg(test)]
@@ -319,6 +330,32 @@ mod tests {
         assert!(!runs(id, &program));
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_stop_is_not_a_crash() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::new(directory.path());
+        for is_stopped in [false, true] {
+            let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+            let id = ProcessId::of(child.id()).unwrap();
+            files::write_json_volatile(&layout.kubelet_process(), &id).unwrap();
+            let handle = id.open().unwrap();
+            // The daemon asks as soon as it sees the end.
+            let asked = async {
+                handle.ended().await.unwrap();
+                was_stopped(&layout)
+            };
+            if is_stopped {
+                let (stopped, was_stopped) = tokio::join!(stop(&layout), asked);
+                stopped.unwrap();
+                assert!(was_stopped);
+            } else {
+                child.kill().unwrap();
+                assert!(!asked.await);
+            }
+            child.wait().unwrap();
+        }
     }
 
     #[test]
