@@ -43,11 +43,22 @@ pub fn of_fleet_tour() -> Vec<TourSection> {
 
 /// Returns the commands in the shell blocks of a section of a page, one for each line. Comments behind `  #` are removed.
 pub fn shell_commands(page: &str, title: &str) -> Vec<String> {
+    let section = section_of(page, title);
+    let lines = blocks(&section, "sh").flat_map(str::lines).map(|line| line.split("  #").next().unwrap_or(line).trim());
+    lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// Returns the first shell block in a section of a page.
+pub fn shell_block(page: &str, title: &str) -> String {
+    let section = section_of(page, title);
+    let first = blocks(&section, "sh").next();
+    first.unwrap_or_else(|| panic!("{title} has no commands")).trim_end().to_owned()
+}
+
+fn section_of(page: &str, title: &str) -> String {
     let text = read(page);
     let section = text.split("\n## ").find(|section| section.lines().next() == Some(title));
-    let section = section.unwrap_or_else(|| panic!("{page} has no section {title}"));
-    let lines = blocks(section, "sh").flat_map(str::lines).map(|line| line.split("  #").next().unwrap_or(line).trim());
-    lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    section.unwrap_or_else(|| panic!("{page} has no section {title}")).to_owned()
 }
 
 fn section(text: &str) -> TourSection {

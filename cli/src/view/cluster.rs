@@ -13,18 +13,33 @@ pub(crate) struct ClusterView {
     pub(crate) endpoint: String,
     pub(crate) age: String,
     pub(crate) fleet: String,
+    /// The age of its last snapshot.
+    pub(crate) snapshot: String,
     pub(crate) progressing: String,
     pub(crate) message: String,
 }
 
 impl TableRow for ClusterView {
-    const HEADER: &'static [&'static str] =
-        &["CLUSTER", "AVAILABLE", "VERSION", "ETCD", "API", "ENDPOINT", "AGE", "FLEET", "PROGRESSING", "MESSAGE"];
+    const HEADER: &'static [&'static str] = &[
+        "CLUSTER",
+        "AVAILABLE",
+        "VERSION",
+        "ETCD",
+        "API",
+        "ENDPOINT",
+        "AGE",
+        "FLEET",
+        "SNAPSHOT",
+        "PROGRESSING",
+        "MESSAGE",
+    ];
     const NARROW: usize = 7;
 
     fn cells(&self) -> Vec<String> {
-        let Self { name, available, version, etcd, api, endpoint, age, fleet, progressing, message } = self;
-        [name, available, version, etcd, api, endpoint, age, fleet, progressing, message].map(Clone::clone).into()
+        let Self { name, available, version, etcd, api, endpoint, age, fleet, snapshot, progressing, message } = self;
+        [name, available, version, etcd, api, endpoint, age, fleet, snapshot, progressing, message]
+            .map(Clone::clone)
+            .into()
     }
 }
 
@@ -41,6 +56,7 @@ impl ClusterView {
             endpoint: if endpoints.is_empty() { "<none>".to_owned() } else { endpoints },
             age: age(cluster.metadata.creation_timestamp.as_ref(), now),
             fleet: cluster.spec.is_fleet().to_string(),
+            snapshot: last_snapshot(cluster, now),
             progressing: reason_of(conditions, "Progressing"),
             message: message_of(conditions, "Degraded"),
         }
@@ -57,6 +73,13 @@ fn version(cluster: &Cluster) -> String {
 /// Returns the status of the condition `Available`, or `Asleep` if that is why the cluster is not available.
 fn availability(conditions: &[Condition]) -> String {
     if condition::is_true(conditions, "Asleep") { "Asleep".to_owned() } else { status_of(conditions, "Available") }
+}
+
+/// Returns the age of the last snapshot. It is the time since which changes may be lost.
+fn last_snapshot(cluster: &Cluster, now: Timestamp) -> String {
+    let snapshots = cluster.status.as_ref().and_then(|status| status.etcd.as_ref()?.snapshots.as_ref());
+    let last = snapshots.and_then(|snapshots| snapshots.last.as_ref());
+    last.map_or_else(|| "<none>".to_owned(), |last| age(Some(&last.time), now))
 }
 
 /// Returns `READY/DESIRED` for one role.

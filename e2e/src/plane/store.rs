@@ -82,6 +82,17 @@ impl<'a> PlaneStore<'a> {
         command
     }
 
+    /// Returns `curl` with the credentials of the driver and this path of a member's JSON API.
+    pub fn web_client(&self, member: &Component, path: &str) -> Command {
+        let mut command = Command::new("curl");
+        command.args(["--fail", "--silent", "--show-error"]);
+        for (flag, file) in &self.identity {
+            command.arg(flag).arg(file);
+        }
+        command.arg(format!("{}{path}", self.endpoint(member)));
+        command
+    }
+
     /// Returns the leader.
     pub fn leader(&self) -> &'a Component {
         let leads = |member: &&Component| {

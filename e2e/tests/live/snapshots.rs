@@ -19,6 +19,9 @@ use serde_json::{Value, json};
 
 use crate::life;
 
+/// A value of a Secret.
+const PLAIN: &str = "nobody-may-read-this";
+
 /// A snapshot holds what the API stores. It is listed and deleted by its name, and `reconcile` takes the one that is due.
 pub(crate) fn are_taken<'a>(plane: &TestControlPlane<'a>) -> TestControlPlane<'a> {
     let sink = plane.keelway.directory().join("snapshots");
@@ -26,6 +29,8 @@ pub(crate) fn are_taken<'a>(plane: &TestControlPlane<'a>) -> TestControlPlane<'a
     let spec: SnapshotsSpec = serde_json::from_value(spec).unwrap();
     let plane = life::changed(plane, |cluster| cluster.etcd.snapshots = Some(spec));
 
+    let literal = format!("--from-literal=of={PLAIN}");
+    let _ = plane.kubectl.run(&["create", "secret", "generic", "in-snapshot", &literal]).succeeded();
     let created = plane.keelway.run(&["snapshot", "create", "c1"], &plane.text).succeeded();
     let name = created.text().trim();
     let from = created.stderr.strip_prefix("took the snapshot from etcd-").map(|rest| &rest[..1]);
@@ -52,7 +57,11 @@ fn is_a_whole_database(plane: &TestControlPlane<'_>, sink: &Path, name: &str) {
     let sealed = fs::read(sink.join(format!("default/c1/{id}/{name}.db.age"))).unwrap();
     let mut database = Vec::new();
     key.open(Cursor::new(sealed)).unwrap().read_to_end(&mut database).unwrap();
-    assert!(database.windows(14).any(|bytes| bytes == b"/registry/node" || bytes == b"/registry/name"));
+    let has = |text: &[u8]| database.windows(text.len()).any(|bytes| bytes == text);
+    assert!(has(b"/registry/secrets/default/in-snapshot"));
+    assert!(!has(PLAIN.as_bytes()), "Secrets are encrypted in a snapshot, too");
+    let keys = listed[0]["status"]["versions"]["encryptionKeys"].as_array().unwrap();
+    assert!(!keys.is_empty(), "a restore needs the keys of Secrets");
     let file = plane.keelway.directory().join("c1.db");
     fs::write(&file, database).unwrap();
     let etcdutl = cache().unwrap().join("bin/etcdutl");

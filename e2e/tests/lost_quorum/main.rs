@@ -12,9 +12,9 @@ mod lost_store;
 
 use std::{fs, time::Instant};
 
-use keelway_api::{Documents, hypervisor::LOST_ANNOTATION, role::Role};
+use keelway_api::{Documents, hypervisor::LOST_ANNOTATION, role::Role, store_rebuild::EtcdRecovery};
 use keelway_e2e::{
-    Keelway, Kubectl, ReachMode, TestFleet, deadline, host::on_own_host, load::Load, transcript::shell_commands,
+    Keelway, Kubectl, ReachMode, TestFleet, deadline, host::on_own_host, load::RecordedLoad, transcript::shell_commands,
 };
 use lost_store::LostStore;
 
@@ -24,41 +24,46 @@ const SECTION: &str = ".. etcd lost its quorum";
 #[test]
 #[ignore = "long: a rebuild of a whole cluster, for minutes"]
 fn what_was_acknowledged_is_there_after_two_of_three_machines_are_lost() {
-    on_own_host("what_was_acknowledged_is_there_after_two_of_three_machines_are_lost", scenario);
+    let name = "what_was_acknowledged_is_there_after_two_of_three_machines_are_lost";
+    on_own_host(name, || scenario("e2elq", EtcdRecovery::Manual));
 }
 
-fn scenario() {
-    let mut world = TestFleet::new("e2elq");
+#[test]
+#[ignore = "long: a rebuild of a whole cluster, for minutes"]
+fn a_store_with_automatic_recovery_needs_no_request() {
+    on_own_host("a_store_with_automatic_recovery_needs_no_request", || scenario("e2elqa", EtcdRecovery::Automatic));
+}
+
+fn scenario(tag: &str, recovery: EtcdRecovery) {
+    let mut world = TestFleet::new(tag);
     let machines = world.create_reached(ReachMode::AgentSocket, "1", "4");
     let keelway = &world.keelway;
     let size = ["--etcd-replicas", "3", "--control-plane-replicas", "2"];
     let inject = [&["cluster", "inject", "--name", "c1"][..], &size].concat();
-    let injected = keelway.run(&inject, &machines).succeeded().stdout;
-    let text = keelway.run(&["reconcile"], &injected).succeeded().stdout;
+    let mut injected = Documents::read(&keelway.run(&inject, &machines).succeeded().stdout).unwrap();
+    injected.clusters.values_mut().next().unwrap().spec.etcd.recovery = recovery;
+    let text = keelway.run(&["reconcile"], injected.write().as_bytes()).succeeded().stdout;
     let kubectl = kubectl(keelway, &text);
     // What a leader acknowledged, it knows to be committed. A follower may lack the writes of the last moment (docs/etcd-members.md).
     let store = LostStore::of(keelway, &text);
 
-    let load = Load::start(&kubectl);
+    // Requests fail while there is no quorum. What was acknowledged before is there afterwards.
+    let load = RecordedLoad::start(&kubectl, "quorum-lost");
     load.wait_for_requests(300);
     for machine in &store.lost_machines {
         world.power("stop", machine);
     }
-    let written = load.written();
-    drop(load.end());
-    assert!(written > 10, "{written}");
-
-    reports_the_loss(keelway, &text, &store);
-    let recovered = recovers(keelway, &text, &store);
-    let found = number(&kubectl);
-    println!("{written} writes were acknowledged, and the last of them that is there is {found}");
-    // A write that was sent and not acknowledged may be there, too.
-    assert!(found >= written, "acknowledged writes are lost: {written} were acknowledged, {found} are there");
+    let recovered = match recovery {
+        EtcdRecovery::Manual => {
+            reports_the_loss(keelway, &text, &store);
+            recovers(keelway, &text, &store)
+        }
+        EtcdRecovery::Automatic => recovers_by_itself(keelway, &text, &store),
+    };
     is_whole(&recovered, &store);
-
-    let load = Load::start(&kubectl);
     load.wait_for_requests(100);
-    load.end().assert_good();
+    let report = load.end("two of three machines were lost, and the store was rebuilt");
+    assert!(report.acknowledged > 100, "{report:?}");
     an_old_member_is_removed(&world, &recovered, &store);
 }
 
@@ -67,16 +72,6 @@ fn kubectl(keelway: &Keelway, text: &[u8]) -> Kubectl {
     let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], text).succeeded().stdout;
     fs::write(&file, kubeconfig).unwrap();
     Kubectl::new(&file)
-}
-
-/// The number that the load wrote last.
-fn number(kubectl: &Kubectl) -> u64 {
-    let read = || {
-        let found = kubectl.run(&["get", "lease", "load", "-o", "jsonpath={.spec.holderIdentity}"]);
-        (found.code() == 0).then(|| found.text().parse::<u64>().unwrap())
-    };
-    deadline::until("the API serves", deadline::KUBERNETES, || read().is_some());
-    read().unwrap()
 }
 
 /// `status` says which members respond, and nothing is done without a person.
@@ -89,8 +84,8 @@ fn reports_the_loss(keelway: &Keelway, text: &[u8], store: &LostStore) {
     });
 }
 
-/// Runs the commands of the documentation for installations without a manager. Returns the documents.
-fn recovers(keelway: &Keelway, text: &[u8], store: &LostStore) -> Vec<u8> {
+/// Returns the documents with the lost machines marked as lost.
+fn marked(text: &[u8], store: &LostStore) -> String {
     let mut documents = Documents::read(text).unwrap();
     for (name, machine) in documents.hypervisors.iter_mut() {
         if store.lost_machines.iter().any(|lost| name.as_str() == lost) {
@@ -98,7 +93,23 @@ fn recovers(keelway: &Keelway, text: &[u8], store: &LostStore) -> Vec<u8> {
             annotations.insert(LOST_ANNOTATION.to_owned(), "true".to_owned());
         }
     }
-    fs::write(keelway.directory().join("c1.yaml"), documents.write()).unwrap();
+    documents.write()
+}
+
+/// A person only says that the machines are lost, and drains them.
+fn recovers_by_itself(keelway: &Keelway, text: &[u8], store: &LostStore) -> Vec<u8> {
+    let machines: Vec<&str> = store.lost_machines.iter().map(String::as_str).collect();
+    let drain = [&["hypervisor", "drain"][..], &machines].concat();
+    let drained = keelway.run(&drain, marked(text, store).as_bytes()).succeeded().stdout;
+    let started = Instant::now();
+    let recovered = keelway.run(&["reconcile"], &drained).succeeded().stdout;
+    println!("{:>7} ms  until the cluster was whole again", started.elapsed().as_millis());
+    recovered
+}
+
+/// Runs the commands of the documentation for installations without a manager. Returns the documents.
+fn recovers(keelway: &Keelway, text: &[u8], store: &LostStore) -> Vec<u8> {
+    fs::write(keelway.directory().join("c1.yaml"), marked(text, store)).unwrap();
     let read = |name: &str| Documents::read(&fs::read(keelway.directory().join(name)).unwrap()).unwrap();
     let lost = store.lost.join(",");
     let mut all = shell_commands(PAGE, SECTION).into_iter().filter(|command| command.starts_with("keelway "));

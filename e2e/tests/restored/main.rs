@@ -6,9 +6,13 @@
 
 use std::fs;
 
-use keelway_api::{Documents, snapshots::SnapshotsSpec};
+use keelway_api::{
+    ByteString, Documents,
+    documents::{ENCRYPTION_SECRET, SecretName},
+    snapshots::SnapshotsSpec,
+};
 use keelway_e2e::{
-    Keelway, Kubectl, TestControlPlane, TestFleet, deadline, host::on_own_host, transcript::shell_commands,
+    Keelway, Kubectl, ReachMode, TestControlPlane, TestFleet, deadline, host::on_own_host, transcript::shell_commands,
 };
 use serde_json::json;
 
@@ -27,7 +31,7 @@ fn snapshots_are_restored() {
 
 fn scenario() {
     let mut world = TestFleet::new("e2eres");
-    let made = world.create_two();
+    let made = world.create_reached(ReachMode::AgentSocket, "1", "3");
     let keelway = &world.keelway;
     let plane = born(keelway, &made);
     // A token of before continues only if its service account is in the snapshot.
@@ -46,7 +50,8 @@ fn scenario() {
 
 /// A settled cluster whose snapshots are in a directory.
 fn born<'a>(keelway: &'a Keelway, machines: &[u8]) -> TestControlPlane<'a> {
-    let injected = keelway.run(&["cluster", "inject", "--name", "c1"], machines).succeeded().stdout;
+    let inject = ["cluster", "inject", "--name", "c1", "--etcd-replicas", "3"];
+    let injected = keelway.run(&inject, machines).succeeded().stdout;
     let mut documents = Documents::read(&injected).unwrap();
     let spec = json!({"sink": {"directory": {"path": keelway.directory().join("snapshots")}}, "schedule": ""});
     let spec: SnapshotsSpec = serde_json::from_value(spec).unwrap();
@@ -74,6 +79,14 @@ fn what_cannot_be_used_stops_nothing(plane: &TestControlPlane<'_>, snapshot: &st
     fs::write(&sealed, &whole[..whole.len() / 2]).unwrap();
     refused(snapshot, "and its manifest records");
     fs::write(&sealed, whole).unwrap();
+
+    // A restored cluster without this key would serve and lack its Secrets.
+    let mut documents = Documents::read(&request(plane, snapshot)).unwrap();
+    let mut secret = documents.secrets[&SecretName::of(plane.id(), ENCRYPTION_SECRET)].clone();
+    secret.data.as_mut().unwrap().insert("active.key".to_owned(), ByteString(vec![7; 32]));
+    documents.secrets.insert(SecretName::of(plane.id(), ENCRYPTION_SECRET), secret);
+    let planned = plane.keelway.run(&["plan"], documents.write().as_bytes());
+    assert!(planned.text().contains("Secrets in the snapshot are encrypted with "), "{}", planned.text());
 }
 
 fn request(plane: &TestControlPlane<'_>, snapshot: &str) -> Vec<u8> {
@@ -100,7 +113,8 @@ fn it_is_restored<'a>(plane: &TestControlPlane<'a>, snapshot: &str) -> TestContr
     a_watch_of_before_begins_again(&after.kubectl, before);
 
     let members = after.documents.clusters.values().next().unwrap().status.as_ref().unwrap().etcd.clone().unwrap();
-    assert_eq!(members.members.keys().map(ToString::to_string).collect::<Vec<_>>(), ["etcd-1"]);
+    let names: Vec<String> = members.members.keys().map(ToString::to_string).collect();
+    assert_eq!(names, ["etcd-3", "etcd-4", "etcd-5"], "all members begin with the snapshot");
     assert_eq!((members.rebuild, members.rebuilt.unwrap().number), (None, 1));
     nothing_of_it_is_left(&after);
     assert_eq!(after.keelway.run(&["plan", "--exit-code"], &after.text).code(), 0, "a request is executed once");
@@ -158,8 +172,9 @@ fn a_watch_of_before_begins_again(kubectl: &Kubectl, before: u64) {
 fn nothing_of_it_is_left(plane: &TestControlPlane<'_>) {
     for machine in &plane.machines {
         let own = machine.path(&format!("/var/lib/keelway/{}", plane.id()));
-        assert!(!own.join("etcd-0").exists(), "{}", machine.name());
-        assert!(!own.join("etcd-1/restore").exists(), "{}", machine.name());
+        for member in ["etcd-0", "etcd-1", "etcd-2", "etcd-3/restore"] {
+            assert!(!own.join(member).exists(), "{member} on {}", machine.name());
+        }
     }
 }
 

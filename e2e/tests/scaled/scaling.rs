@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use keelway_api::{Documents, cluster::EtcdStatus, name::ComponentName, role::Role};
 use keelway_e2e::{Plane, TestMachine, load::Load, plane::store::PlaneStore};
 
-/// etcd is scaled down to one member, and up again. Learners are promoted, the leader moves, and API servers follow.
+/// etcd is scaled to these numbers of members. Learners are promoted, the leader moves, and API servers follow.
 pub(crate) fn members_change(plane: &mut Plane<'_>, members: &[u32]) {
-    let plan = plane.plan(&plane.changed(|spec| spec.etcd.replicas = 1));
+    let plan = plane.plan(&scaled(plane, 1));
     assert!(plan.contains("remove the etcd member c1/etcd-2"), "{plan}");
     let backup = plane.text.clone();
     let load = Load::start(&plane.kubectl);
     for &replicas in members {
-        plane.reconcile(|spec| spec.etcd.replicas = replicas);
+        plane.apply(&scaled(plane, replicas));
         assert_eq!(plane.of_role(Role::Etcd).len(), replicas as usize);
         let store = plane.cluster().status.as_ref().unwrap().etcd.as_ref().unwrap();
         assert_eq!((store.members.len(), &store.change), (replicas as usize, &None));
@@ -23,6 +23,12 @@ pub(crate) fn members_change(plane: &mut Plane<'_>, members: &[u32]) {
         members_are_recovered(plane, &backup);
     }
     load.end().assert_good();
+}
+
+/// Returns the documents with another number of etcd members.
+fn scaled(plane: &Plane<'_>, replicas: u32) -> Vec<u8> {
+    let scale = ["cluster", "scale", "--name", "c1", "--etcd-replicas", &replicas.to_string()];
+    plane.keelway.run(&scale, &plane.text).succeeded().stdout
 }
 
 /// Documents from before the members changed are recovered: the member list of the store shows which members joined and left.

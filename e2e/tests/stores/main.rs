@@ -4,8 +4,9 @@
 //!
 //! It needs what the tests of `live` need.
 
-#![expect(clippy::unwrap_used, reason = "a test's functions fail by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's functions fail by panicking")]
 
+mod corruption;
 mod interrupted;
 mod machines;
 mod passes;
@@ -22,6 +23,7 @@ const CASES: &[PlaneCase] = &[
     ("all members are killed at once", processes::all_are_killed),
     ("two of three members are killed by turns", processes::two_are_killed_by_turns),
     ("a member loses its process and its data", processes::one_loses_its_data),
+    ("a member is corrupt", corruption::one_is_corrupt),
     ("a machine is lost for good, and returns", machines::one_is_lost),
     ("the driver is killed at each order to the store", interrupted::drain_is_cut_off),
 ];

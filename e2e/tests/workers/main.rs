@@ -26,6 +26,7 @@ mod nats;
 mod overlay;
 mod pods;
 mod public;
+mod restored;
 
 use std::time::Instant;
 
@@ -105,6 +106,7 @@ fn scenario(tag: &str, reach: ReachMode) {
     stage("beside each other", || beside::nobody_meets_the_other(&c1, &c2));
     stage("both families", || families::both_carry(&c2));
     stage("sleep", || asleep::keeps_data_and_pods(&worker_fleet, &c2));
+    stage("restore", || restored::keeps_workers_and_pods(&worker_fleet, &c2));
     stage("overlay", || overlay::on_the_vpn(&worker_fleet, &c2));
     let addresses = stage("evict", || evicted::from(&worker_fleet, &c1, "w2"));
     let evicted = joins::Evicted { name: "w2", addresses: &addresses };

@@ -3,6 +3,7 @@
 use keelway_api::{
     cluster::{MemberPhase, RemovalReason},
     membership::{MembershipChange, MembershipChangeKind, MembershipReason},
+    name::PodName,
 };
 use keelway_planner::{PassObservation, Plan, StoreOrder, invariants};
 
@@ -83,6 +84,21 @@ fn a_removal_of_the_leader_is_found() {
     let (component, _) = world.members().into_iter().next().unwrap();
     *order = StoreOrder::Remove { component, id: from, reason: MembershipReason::MachineDrained };
     assert!(is_found(&plan, &seen));
+}
+
+/// A plan that places a new member beside another one, although its own machine has room.
+#[test]
+fn members_that_share_a_machine_are_found() {
+    let mut world = World::settled(3);
+    let (_, machine) = world.leader();
+    let drained = Round { drained: 1 << world.number_of(&machine), ..calm(3) };
+    let (mut plan, seen, _) = world.decide(&drained);
+    let (_, beside) = world.members().into_iter().find(|(_, other)| *other != machine).unwrap();
+    let is_new = |pod: &PodName| !world.documents.components.contains_key(pod);
+    let new = plan.documents.components.keys().find(|pod| is_new(pod)).cloned().expect("a drain places another member");
+    assert!(!is_found_in_documents(&world, &plan, &seen, "share a machine"));
+    plan.documents.components.get_mut(&new).unwrap().spec.hypervisor = beside;
+    assert!(is_found_in_documents(&world, &plan, &seen, "share a machine"));
 }
 
 #[test]

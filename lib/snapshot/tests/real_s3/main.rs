@@ -84,10 +84,20 @@ async fn a_snapshot_is_stored_listed_and_deleted(store: &S3Store) {
     let directory = store.bucket().join("keelway/test/default/c1/0123456789abcdef");
     let file = fs::read(directory.join(format!("{name}.db.age"))).unwrap();
     assert!(opened(&file) == BRANCHES);
+    assert!(restored(&repository, &name).await == BRANCHES);
     repository.delete(&name).await.unwrap();
     repository.delete(&name).await.unwrap();
     assert!(repository.names().await.unwrap().is_empty());
     assert!(!directory.join(format!("{name}.db.age")).exists());
+}
+
+/// Returns the database that a restore reads from the store.
+async fn restored(repository: &SnapshotRepository, name: &SnapshotName) -> Vec<u8> {
+    let (mut parts, mut database) = (repository.open(name, key()).await.unwrap().into_parts(), Vec::new());
+    while let Some(part) = parts.recv().await {
+        database.extend(part.unwrap());
+    }
+    database
 }
 
 fn opened(sealed: &[u8]) -> Vec<u8> {
@@ -124,6 +134,7 @@ async fn a_large_snapshot_is_uploaded_in_parts(store: &S3Store) {
     let file = fs::read(directory.join(format!("{name}.db.age"))).unwrap();
     assert_eq!(file.len() as u64, manifest.sealed_size);
     assert!(opened(&file) == snapshot);
+    assert!(restored(&repository, &name).await == snapshot);
     repository.delete(&name).await.unwrap();
 }
 
