@@ -152,6 +152,7 @@ impl Kubelet {
     ) -> Result<KubeletProcess, KubeletError> {
         if let Some(handle) = find(&self.layout)? {
             tracing::info!(pid = handle.id.pid, "the kubelet is already running");
+            files::write_json_volatile(&self.layout.kubelet_process(), &handle.id)?;
             return Ok(KubeletProcess { handle, child: None });
         }
         let (handle, child) = self.start(known, assignment).await?;

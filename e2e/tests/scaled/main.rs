@@ -20,7 +20,7 @@ fn no_request_fails_while_replicas_change() {
 #[ignore = "long: all numbers of members"]
 fn no_request_fails_while_a_store_grows_to_five_members_and_shrinks_to_one() {
     let name = "no_request_fails_while_a_store_grows_to_five_members_and_shrinks_to_one";
-    on_own_host(name, || scenario("e2escl5", ReachMode::Network, &[1, 3, 5, 3, 1]));
+    on_own_host(name, || scenario("e2escl5", ReachMode::Network, &[1, 3, 5, 3, 1, 3]));
 }
 
 #[test]

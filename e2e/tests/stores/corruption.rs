@@ -25,9 +25,6 @@ pub(crate) fn one_is_corrupt(plane: &mut Plane<'_>) {
     let of_name = |member: &&Value| member["name"] == name.as_str();
     let id = listed["members"].as_array().unwrap().iter().find(of_name).unwrap()["ID"].as_u64().unwrap();
     raise(plane.machine(&leader), store.web_client(&leader, "/v3/maintenance/alarm"), id);
-    let alarms = store.etcdctl(&leader, &["alarm", "list"]).unwrap();
-    assert_eq!(alarms["alarms"][0]["memberID"].as_u64(), Some(id), "{alarms}");
-
     let text = plane.text.clone();
     settle(plane, &text);
     assert_replaced(plane, &name, &before);
@@ -55,7 +52,8 @@ fn the_page_compares_hashes(plane: &Plane<'_>) {
             compared.as_array().unwrap().iter().map(|member| member["HashKV"][name].as_u64().unwrap()).collect()
         };
         assert_eq!(compared.as_array().unwrap().len(), 3, "{compared}");
-        let is_one_revision = numbers("hash_revision").len() == 1;
+        // Hashes leave out what is compacted.
+        let is_one_revision = numbers("hash_revision").len() == 1 && numbers("compact_revision").len() == 1;
         assert!(!is_one_revision || numbers("hash").len() == 1, "{compared}");
         is_one_revision
     });

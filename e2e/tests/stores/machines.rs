@@ -20,7 +20,7 @@ pub(crate) fn one_is_lost(plane: &mut Plane<'_>) {
     let (name, before) = (lost.spec.name().unwrap().to_string(), members(plane));
     let machine = lost.spec.hypervisor.to_string();
     plane.power("stop", &machine);
-    let drained = run_the_page(plane, &machine);
+    let drained = run_the_page(plane, &machine, &name);
     run_until(plane, drained, "the member is replaced", |plane| {
         is_at_rest(plane) && members(plane).len() == before.len() && !members(plane).contains(&name)
     });
@@ -37,16 +37,21 @@ pub(crate) fn one_is_lost(plane: &mut Plane<'_>) {
 }
 
 /// Runs the commands without a manager, up to those that reconcile, and returns the documents.
-fn run_the_page(plane: &Plane<'_>, machine: &str) -> Vec<u8> {
-    let directory = plane.keelway.directory();
+fn run_the_page(plane: &Plane<'_>, machine: &str, name: &str) -> Vec<u8> {
+    // The driver may write in this directory.
+    let directory = plane.keelway.directory().join("nobody");
     fs::write(directory.join("c1.yaml"), marked(plane, machine, true)).unwrap();
     let commands = shell_commands(PAGE, SECTION);
     let own: Vec<&String> = commands.iter().filter(|command| command.starts_with("keelway ")).collect();
     let [drain, plan, reconcile] = own.as_slice() else { panic!("{commands:?}") };
     assert!(reconcile.starts_with("keelway reconcile < drained.yaml"), "{reconcile}");
-    let _ = plane.keelway.shell(&drain.replace(EXAMPLE, machine)).succeeded();
-    let planned = plane.keelway.shell(plan).succeeded();
-    assert!(planned.text().contains("the etcd member c1/"), "{}", planned.text());
+    let run = |command: &str| {
+        let command = command.replace(EXAMPLE, machine);
+        plane.keelway.shell(&format!("cd nobody; {command}")).succeeded()
+    };
+    let _ = run(drain);
+    let planned = run(plan);
+    assert!(planned.text().contains(&format!("remove the etcd member c1/{name}")), "{}", planned.text());
     fs::read(directory.join("drained.yaml")).unwrap()
 }
 

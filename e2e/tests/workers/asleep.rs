@@ -43,7 +43,7 @@ pub(crate) fn keeps_data_and_pods(worker_fleet: &WorkerFleet, cluster: &TestClus
 }
 
 /// Returns when the containers of the pods started.
-pub(crate) fn started(cluster: &TestCluster) -> String {
+fn started(cluster: &TestCluster) -> String {
     cluster.value("pods", "{.items[*].status.containerStatuses[*].state.running.startedAt}")
 }
 

@@ -44,7 +44,7 @@ async fn write(
     context: &FleetContext,
 ) -> Result<(), FleetControllerError> {
     context.fence.check()?;
-    // Each write is counted before it is sent, so that whoever sees it sees that it was counted.
+    // Each write is counted before it is sent: a reader that sees the document then finds the write in the metric.
     if let Some(spec) = &plan.save {
         context.metrics.count_write();
         written.placement = Some(save(link, spec, context).await?);

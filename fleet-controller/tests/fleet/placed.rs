@@ -237,7 +237,7 @@ pub(crate) async fn a_burst_writes_each_document_once(admin: &Client, west: &Tes
     // What earlier cases left to be written is written before this one.
     create("calm".to_owned()).await;
     wait::until("an object is placed", async || reported("configmap.core.calm").await == 1).await;
-    let (before, settled) = (writes().await, all_versions(admin).await);
+    let (settled, before) = (all_versions(admin).await, writes().await);
     join_all((0..BURST).map(|number| create(format!("burst-{number}")))).await;
     wait::until("the burst is placed", async || reported("configmap.core.burst-").await == BURST).await;
     // What would be written again is written before this one.

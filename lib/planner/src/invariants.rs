@@ -774,7 +774,8 @@ fn replicas_take_turns(step: &PlanTransition) -> Vec<String> {
             if !enough {
                 found.push(format!("{pod} while others are not well"));
             }
-            if role == Role::KubeApiserver && !others_are_sent_connections(step, id, pod) {
+            let is_sent = || cluster.has_immediate_rotation() || others_are_sent_connections(step, id, pod);
+            if role == Role::KubeApiserver && !is_sent() {
                 found.push(format!("{pod} while an ingress sends connections to no other"));
             }
         }

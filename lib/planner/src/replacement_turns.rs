@@ -4,7 +4,7 @@ use alloc::{collections::BTreeSet, vec::Vec};
 
 use keelway_api::{
     component::ComponentSpec,
-    machine::{Pod, ServerAdmin, ServerState},
+    machine::{Pod, ServerAdmin},
     name::{HypervisorName, PodName},
     role::Role,
 };
@@ -193,29 +193,28 @@ impl<'t, 'a> Replicas<'t, 'a> {
     /// What a replica that is to be replaced waits for.
     fn reason(&self, name: &PodName, turn: Option<&PodName>) -> WaitBlocker {
         let ill = self.all.iter().find(|(other, _)| *other != name && !self.seen.healthy(other));
-        match (turn, self.awaited(), ill) {
-            (Some(first), _, _) => WaitBlocker::ReplacedAfter(first.component.clone()),
-            (None, Some(machine), _) => WaitBlocker::ReplacedOnceObserved(machine.clone()),
-            (None, None, Some((other, _))) => WaitBlocker::ReplacedOnceReady(other.component.clone()),
-            (None, None, None) => WaitBlocker::ReplacedOnceSpared,
+        match (turn, self.awaited(), ill, self.ingress_of_no_other(name)) {
+            (Some(first), _, _, _) => WaitBlocker::ReplacedAfter(first.component.clone()),
+            (None, Some(machine), _, _) => WaitBlocker::ReplacedOnceObserved(machine.clone()),
+            (None, None, _, Some(ingress)) if self.healthy_others(name).next().is_some() => {
+                WaitBlocker::ReplacedOnceUsed(ingress.component.clone())
+            }
+            (None, None, Some((other, _)), _) => WaitBlocker::ReplacedOnceReady(other.component.clone()),
+            (None, None, None, _) => WaitBlocker::ReplacedOnceSpared,
         }
     }
 
     /// If no replica works, nothing is lost by a replacement, and the new replicas may work. A replica whose health check got no response may
     /// work: if it hangs, its agent's liveness check stops it, and a pod that does not run is not held.
     fn can_spare(&self, name: &PodName) -> bool {
-        // A replica that cannot be observed may be away for its own replacement, although it was just asked for its health.
-        let is_observed = |spec: &ComponentSpec| self.seen.machine(&spec.hypervisor).is_some();
-        let others = self.all.iter().filter(|(_, spec)| self.role == Role::Etcd || is_observed(spec));
-        let mut others = others.map(|(other, _)| *other).filter(|other| *other != name);
         let spared = match self.role {
-            Role::Etcd => others.all(|other| self.seen.healthy(other)),
+            Role::Etcd => self.all.iter().all(|(other, _)| *other == name || self.seen.healthy(other)),
             Role::KubeApiserver => {
-                others.any(|other| self.seen.healthy(other) && self.is_sent_connections(other, name))
+                self.healthy_others(name).next().is_some() && self.ingress_of_no_other(name).is_none()
             }
-            Role::Ingress | Role::Gateway => others.any(|other| self.is_whole(other)),
+            Role::Ingress | Role::Gateway => self.healthy_others(name).any(|other| self.is_whole(other)),
             Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController | Role::FleetController => {
-                others.any(|other| self.seen.healthy(other))
+                self.healthy_others(name).next().is_some()
             }
         };
         spared || !self.all.iter().any(|(name, _)| self.seen.healthy(name) || self.seen.may_be_working(name))
@@ -230,17 +229,27 @@ impl<'t, 'a> Replicas<'t, 'a> {
         self.seen.healthy(name) && twins.all(|(twin, _)| self.seen.healthy(twin))
     }
 
-    /// Whether every haproxy that reports its servers passes connections to this API server. It may have found it ready later than this pass did. A
-    /// haproxy that does not reach the one that is replaced loses nothing.
-    fn is_sent_connections(&self, server: &PodName, replaced: &PodName) -> bool {
-        self.tenant.of_role(Role::Ingress).all(|(ingress, component)| {
+    /// The other replicas that are healthy. One that cannot be observed may be away for its own replacement, although it was just asked for its health.
+    fn healthy_others(&self, name: &PodName) -> impl Iterator<Item = &'a PodName> {
+        let observed = self.all.iter().filter(|(_, spec)| self.seen.machine(&spec.hypervisor).is_some());
+        observed.map(|(other, _)| *other).filter(move |other| *other != name && self.seen.healthy(other))
+    }
+
+    /// The first ingress that sends connections to this API server and to no other healthy one. haproxy may find a server ready later than a pass does.
+    fn ingress_of_no_other(&self, server: &PodName) -> Option<&'a PodName> {
+        let mut ingresses = self.tenant.of_role(Role::Ingress).filter(|_| self.role == Role::KubeApiserver);
+        let found = ingresses.find(|(ingress, component)| {
             let state = self.seen.machine(&component.spec.hypervisor);
-            let servers = state.and_then(|state| state.servers.get(ingress));
-            servers.is_none_or(|servers| {
-                let found = |server| servers.get(&server_name(server));
-                let is_used = found(replaced).is_some_and(ServerState::serves);
-                found(server).is_some_and(|found| found.admin == ServerAdmin::Serves && (found.serves() || !is_used))
-            })
-        })
+            let Some(servers) = state.and_then(|state| state.servers.get(*ingress)) else { return false };
+            // Agents of earlier releases do not report what is ready. An immediate rotation does not wait for a haproxy that reaches no other server.
+            let are_checked = servers.values().any(|found| found.ready);
+            let is_enough = !are_checked || self.tenant.document.has_immediate_rotation();
+            let is_used = |server: &PodName| {
+                let found = servers.get(&server_name(server));
+                found.is_some_and(|found| found.serves() || (is_enough && found.admin == ServerAdmin::Serves))
+            };
+            is_used(server) && !self.healthy_others(server).any(is_used)
+        });
+        found.map(|(ingress, _)| ingress)
     }
 }

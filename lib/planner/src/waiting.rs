@@ -258,7 +258,9 @@ pub enum WaitBlocker {
     ReplacedOnceObserved(HypervisorName),
     #[error("its turn to be replaced: {0} must be ready first")]
     ReplacedOnceReady(ComponentName),
-    #[error("its turn to be replaced: every ingress must send connections to another one first")]
+    #[error("its turn to be replaced: {0} must send connections to another one first")]
+    ReplacedOnceUsed(ComponentName),
+    #[error("its turn to be replaced: another one, and what is beside it, must be ready first")]
     ReplacedOnceSpared,
     #[error("{missing} in namespace {}: restore it from a backup; until then, its running pod is not changed", .cluster.namespace())]
     UnbuildablePod { cluster: ClusterId, missing: MissingKey },
@@ -340,6 +342,15 @@ fn expired(authorities: &[(&str, Timestamp)]) -> String {
 }
 
 impl WaitBlocker {
+    /// Whether a replica waits for its turn to be replaced, which ends by what other components report.
+    #[must_use]
+    pub fn is_turn(&self) -> bool {
+        matches!(
+            self,
+            Self::ReplacedAfter(_) | Self::ReplacedOnceReady(_) | Self::ReplacedOnceUsed(_) | Self::ReplacedOnceSpared
+        )
+    }
+
     /// Whether it reports what is wrong with the members of a store.
     pub(crate) fn is_of_store(&self) -> bool {
         matches!(

@@ -368,6 +368,7 @@ fn result_of(passed: &Result<Option<ClusterPass>, PassError>) -> PassResult {
             failures: outcome.failures.len(),
             saved: *wrote,
             texts_wait: *says_more,
+            turns_wait: outcome.plan.waiting.iter().any(|waiting| waiting.blocker.is_turn()),
         },
         Ok(None) => PassResult::Skipped,
         Err(_) => PassResult::Failed,

@@ -20,6 +20,8 @@ pub(super) struct ClusterSchedule {
     pace: RetryPace,
     /// The pause before the machines of a cluster that waits for something are observed again.
     look: Duration,
+    /// When they are observed again while a replica waits for its turn. Events do not postpone that.
+    turn_look: Option<Instant>,
     last: Instant,
     saved: Option<Instant>,
     /// Since when condition texts wait to be saved.
@@ -49,6 +51,8 @@ pub(super) enum PassResult {
         saved: bool,
         /// Whether condition texts remain to be saved.
         texts_wait: bool,
+        /// Whether a replica waits for its turn to be replaced. What haproxy reports decides about that, and causes no event.
+        turns_wait: bool,
     },
     /// The documents changed during the pass, so it did nothing. The change wakes the task.
     Skipped,
@@ -74,6 +78,7 @@ impl ClusterSchedule {
         Self {
             pace: RetryPace::new(),
             look: LOOK,
+            turn_look: None,
             last: now,
             saved: None,
             texts_wait: None,
@@ -100,18 +105,21 @@ impl ClusterSchedule {
             PassResult::Skipped => (true, Duration::ZERO),
             PassResult::Failed => (false, self.pace.after(0, 1, elapsed)),
         };
-        let (saved, texts_wait) = match result {
-            PassResult::Passed { saved, texts_wait, .. } => (saved, texts_wait),
-            PassResult::Skipped | PassResult::Failed => (false, false),
+        let (saved, texts_wait, turns_wait) = match result {
+            PassResult::Passed { saved, texts_wait, turns_wait, .. } => (saved, texts_wait, turns_wait),
+            PassResult::Skipped => (false, false, self.turn_look.is_some()),
+            PassResult::Failed => (false, false, false),
         };
         if saved {
             self.saved = Some(now);
         }
         self.texts_wait = self.texts_wait.or(Some(now)).filter(|_| texts_wait);
         self.look = if is_idle { (self.look * 2).min(LONGEST_LOOK) } else { LOOK };
+        let turn_look = self.turn_look.filter(|at| *at > now).unwrap_or(now + LOOK);
+        self.turn_look = turns_wait.then_some(turn_look);
         NextTurn {
             is_idle,
-            look_at: now + self.look,
+            look_at: self.turn_look.unwrap_or(now + self.look),
             texts_at: texts_wait.then_some(now + TEXTS),
             earliest: now + pause,
         }
@@ -142,7 +150,8 @@ impl ClusterSchedule {
 mod tests {
     use super::*;
 
-    const IDLE: PassResult = PassResult::Passed { effects: 0, failures: 0, saved: false, texts_wait: false };
+    const IDLE: PassResult =
+        PassResult::Passed { effects: 0, failures: 0, saved: false, texts_wait: false, turns_wait: false };
 
     fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -155,10 +164,25 @@ mod tests {
         let looks: Vec<Duration> = (0..12).map(|_| schedule.handle(IDLE, now).look_at - now).collect();
         assert!(looks.windows(2).all(|pair| pair[1] == (pair[0] * 2).min(LONGEST_LOOK)), "{looks:?}");
         assert_eq!(looks.last(), Some(&LONGEST_LOOK));
-        let effect = PassResult::Passed { effects: 1, failures: 0, saved: true, texts_wait: false };
+        let effect = PassResult::Passed { effects: 1, failures: 0, saved: true, texts_wait: false, turns_wait: false };
         let next = schedule.handle(effect, now);
         assert!(!next.is_idle);
         assert_eq!((next.look_at - now, next.earliest), (LOOK, now));
+    }
+
+    #[test]
+    fn a_cluster_whose_replicas_wait_for_their_turns_is_observed_at_short_intervals() {
+        let start = Instant::now();
+        let mut schedule = ClusterSchedule::new(start);
+        let waits = PassResult::Passed { effects: 0, failures: 0, saved: false, texts_wait: false, turns_wait: true };
+        for _ in 0..5 {
+            schedule.handle(IDLE, start);
+        }
+        assert_eq!(schedule.handle(waits, start).look_at, start + LOOK);
+        assert_eq!(schedule.handle(waits, start + seconds(1)).look_at, start + LOOK, "an event postpones nothing");
+        assert_eq!(schedule.handle(PassResult::Skipped, start + seconds(1)).look_at, start + LOOK);
+        assert_eq!(schedule.handle(waits, start + LOOK).look_at, start + LOOK * 2);
+        assert_eq!(schedule.handle(IDLE, start + LOOK).look_at, start + LOOK + LONGEST_LOOK);
     }
 
     #[test]
@@ -176,11 +200,11 @@ mod tests {
         let start = Instant::now();
         let mut schedule = ClusterSchedule::new(start);
         assert_eq!(schedule.texts(start), TextDelay { may_wait: true, saved_recently: false });
-        let saved = PassResult::Passed { effects: 0, failures: 0, saved: true, texts_wait: true };
+        let saved = PassResult::Passed { effects: 0, failures: 0, saved: true, texts_wait: true, turns_wait: false };
         assert_eq!(schedule.handle(saved, start).texts_at, Some(start + TEXTS));
         assert!(schedule.texts(start + seconds(4)).saved_recently);
         assert!(!schedule.texts(start + seconds(5)).saved_recently);
-        let waits = PassResult::Passed { effects: 0, failures: 0, saved: false, texts_wait: true };
+        let waits = PassResult::Passed { effects: 0, failures: 0, saved: false, texts_wait: true, turns_wait: false };
         schedule.handle(waits, start + seconds(20));
         assert!(schedule.texts(start + seconds(29)).may_wait, "since the first of them");
         assert!(!schedule.texts(start + seconds(30)).may_wait);

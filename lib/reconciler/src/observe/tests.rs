@@ -44,7 +44,7 @@ spec:
 const NOW: i64 = 1_767_225_600;
 
 /// Returns documents with one cluster whose components are placed and were never ready.
-fn placed() -> Documents {
+pub(crate) fn placed() -> Documents {
     placed_of(DOCUMENTS)
 }
 

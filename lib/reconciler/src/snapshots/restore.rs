@@ -89,3 +89,39 @@ fn source_keyring(documents: &Documents, cluster: &Cluster) -> Option<Encryption
     let data: SecretData = data.iter().filter_map(entry).collect();
     EncryptionKeyring::from_secret_data(&data).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{observe::tests::placed, snapshots::encryption_keys};
+
+    /// Returns the manifest of a snapshot with Secrets of these keys.
+    fn manifest(keys: &[String]) -> SnapshotManifest {
+        let manifest = json!({
+            "format": 1,
+            "name": "20261127T115200Z-5",
+            "cluster": { "id": "0123456789abcdef", "namespace": "default", "name": "c1" },
+            "versions": { "kubernetes": "1.37.0", "etcd": "3.7.0", "encryptionKeys": keys },
+            "database": { "hash": 1, "revision": 5, "entries": 1, "totalSize": 1 },
+            "digest": "",
+            "sealedSize": 1,
+            "sealedDigest": "",
+        });
+        serde_json::from_value(manifest).unwrap()
+    }
+
+    #[test]
+    fn a_snapshot_whose_encryption_key_is_missing_is_refused() {
+        let documents = placed();
+        let cluster = documents.clusters.values().next().unwrap();
+        let id = cluster.id().unwrap();
+        let own = encryption_keys(&documents, id);
+        assert!(!own.is_empty(), "a snapshot records them");
+        let check = |keys: &[String]| check_encryption_keys(&documents, (cluster, id), &manifest(keys));
+        check(&own).unwrap();
+        let refused = check(&[own, vec!["0123456789abcdef".to_owned()]].concat()).unwrap_err().to_string();
+        assert!(refused.starts_with("Secrets in the snapshot are encrypted with 0123456789abcdef, which"), "{refused}");
+    }
+}
