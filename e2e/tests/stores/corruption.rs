@@ -48,13 +48,15 @@ fn the_page_compares_hashes(plane: &Plane<'_>) {
     let block = block.replace("c1/etcd-0", &format!("c1/{}", member.spec.name().unwrap()));
     deadline::until("the members are compared at one revision", deadline::KUBERNETES, || {
         let compared = plane.keelway.shell(&format!("{block} --write-out=json")).succeeded().json();
+        // etcdctl leaves out a number that is zero.
         let numbers = |name: &str| -> BTreeSet<u64> {
-            compared.as_array().unwrap().iter().map(|member| member["HashKV"][name].as_u64().unwrap()).collect()
+            let members = compared.as_array().unwrap().iter();
+            members.map(|member| member["HashKV"][name].as_u64().unwrap_or_default()).collect()
         };
         assert_eq!(compared.as_array().unwrap().len(), 3, "{compared}");
         // Hashes leave out what is compacted.
         let is_one_revision = numbers("hash_revision").len() == 1 && numbers("compact_revision").len() == 1;
-        assert!(!is_one_revision || numbers("hash").len() == 1, "{compared}");
+        assert!(!is_one_revision || numbers("hash").len() == 1 && !numbers("hash").contains(&0), "{compared}");
         is_one_revision
     });
 }
