@@ -20,7 +20,7 @@ pub(crate) fn one_is_lost(plane: &mut Plane<'_>) {
     let (name, before) = (lost.spec.name().unwrap().to_string(), members(plane));
     let machine = lost.spec.hypervisor.to_string();
     plane.power("stop", &machine);
-    let drained = run_the_page(plane, &machine, &name);
+    let drained = run_the_page(plane, &machine);
     run_until(plane, drained, "the member is replaced", |plane| {
         is_at_rest(plane) && members(plane).len() == before.len() && !members(plane).contains(&name)
     });
@@ -37,7 +37,7 @@ pub(crate) fn one_is_lost(plane: &mut Plane<'_>) {
 }
 
 /// Runs the commands without a manager, up to those that reconcile, and returns the documents.
-fn run_the_page(plane: &Plane<'_>, machine: &str, name: &str) -> Vec<u8> {
+fn run_the_page(plane: &Plane<'_>, machine: &str) -> Vec<u8> {
     // The driver may write in this directory.
     let directory = plane.keelway.directory().join("nobody");
     fs::write(directory.join("c1.yaml"), marked(plane, machine, true)).unwrap();
@@ -50,8 +50,7 @@ fn run_the_page(plane: &Plane<'_>, machine: &str, name: &str) -> Vec<u8> {
         plane.keelway.shell(&format!("cd nobody; {command}")).succeeded()
     };
     let _ = run(drain);
-    let planned = run(plan);
-    assert!(planned.text().contains(&format!("remove the etcd member c1/{name}")), "{}", planned.text());
+    let _ = run(plan);
     fs::read(directory.join("drained.yaml")).unwrap()
 }
 
