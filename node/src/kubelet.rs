@@ -298,7 +298,8 @@ pub(crate) fn find(layout: &Layout) -> Result<Option<Handle>, NodeFileError> {
     Ok(found.and_then(ProcessId::open))
 }
 
-/// Ends the kubelet of this worker. Pods continue to run. Its process file is removed first, which tells the daemon that the end is not a crash.
+/// Ends the kubelet of this worker. Pods continue to run. It removes the process file first: a daemon that finds no such file knows that the kubelet was
+/// stopped and did not crash.
 pub(crate) async fn stop(layout: &Layout) -> Result<(), NodeFileError> {
     let found = find(layout)?;
     files::remove(&layout.kubelet_process())?;
