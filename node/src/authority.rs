@@ -60,6 +60,14 @@ pub enum EndpointError {
     Unusable(#[source] TlsError),
 }
 
+impl EndpointError {
+    /// Whether the endpoint closed the connection before a certificate was seen.
+    pub(crate) fn is_closed(&self) -> bool {
+        let Self::Tls(GetError::Connect(source)) = self else { return false };
+        matches!(source.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
+    }
+}
+
 /// Checks all endpoints concurrently. Returns the trusted ones, in the token's order, and the others with their errors.
 pub(crate) async fn check_endpoints(
     token: &JoinToken,

@@ -44,6 +44,11 @@ impl InformationError {
     pub(crate) fn code(&self) -> Option<u16> {
         if let Self::Api(error) = self { error.code() } else { None }
     }
+
+    /// Whether a retry may succeed.
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(self, Self::Api(error) if error.is_transient())
+    }
 }
 
 impl TrustedInformation {

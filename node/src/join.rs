@@ -368,9 +368,18 @@ async fn check_machine(options: &JoinOptions) -> Result<(), JoinError> {
     if found.is_empty() { Ok(()) } else { Err(JoinError::Faults(found)) }
 }
 
-/// Returns an endpoint whose chain contains an authority of the token, before the token is sent to any endpoint.
+/// Returns an endpoint whose chain contains an authority of the token, before the token is sent to any endpoint. An ingress closes connections while
+/// no API server is ready, so endpoints that do only that are checked again.
 async fn trust(token: &JoinToken, proxies: &HttpProxies) -> Result<TrustedEndpoint, JoinError> {
-    let (trusted, others) = authority::check_endpoints(token, proxies).await;
+    let end = Instant::now() + YOUNG;
+    let (trusted, others) = loop {
+        let (trusted, others) = authority::check_endpoints(token, proxies).await;
+        let has_closed = others.iter().any(|(_, error)| error.is_closed());
+        if !(trusted.is_empty() && has_closed) || Instant::now() >= end {
+            break (trusted, others);
+        }
+        sleep(AGAIN).await;
+    };
     for (endpoint, error) in &others {
         tracing::warn!(%endpoint, "{}", ErrorChain(error));
     }
@@ -388,7 +397,8 @@ fn bearer(token: &JoinToken, trusted: &TrustedEndpoint, proxies: &HttpProxies) -
 }
 
 /// Reads the cluster's information with the token. Status 401 means that the token has expired or was revoked. A new cluster may accept the
-/// token before the token may read the information (403), or before the information exists (404).
+/// token before the token may read the information (403), or before the information exists (404). While its API server starts, the ingress closes
+/// connections for which it has no server.
 async fn fetch_information(
     bearer: Client,
     on_step: &mut impl FnMut(&JoinStep),
@@ -406,6 +416,7 @@ async fn fetch_information(
                 sleep(AGAIN).await;
             }
             Some(403 | 404) => return Err(JoinError::Young(error)),
+            None if error.is_transient() && Instant::now() < end => sleep(AGAIN).await,
             _ => return Err(JoinError::Information(error)),
         }
     }
@@ -581,10 +592,7 @@ fn condition_of<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        convert::Infallible,
-        sync::{Arc, Mutex},
-    };
+    use std::sync::{Arc, Mutex};
 
     use http::{Request, Response};
     use kube::client::Body;
@@ -592,7 +600,7 @@ mod tests {
 
     use super::*;
 
-    /// A fake API that responds with `answers` in order, and then with a cluster's information.
+    /// A fake API that responds with `answers` in order, and then with a cluster's information. It closes the connection for the answer 0.
     fn cluster(answers: &[u16]) -> Client {
         let left = Arc::new(Mutex::new(answers.iter().rev().copied().collect::<Vec<_>>()));
         let tells = json!({ "data": { "cluster.json": serde_json::to_string(&crate::samples::cluster()).unwrap(), "ca.crt": "" } });
@@ -600,7 +608,8 @@ mod tests {
             let code = left.lock().unwrap().pop().unwrap_or(200);
             let body = if code == 200 { tells.clone() } else { refusal(code) };
             let body = Body::from(serde_json::to_vec(&body).unwrap());
-            async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()) }
+            let closed = io::Error::from(io::ErrorKind::UnexpectedEof);
+            async move { if code == 0 { Err(closed) } else { Ok(Response::builder().status(code).body(body).unwrap()) } }
         });
         Client::new(service, "default")
     }
@@ -617,6 +626,13 @@ mod tests {
         assert_eq!(steps, [JoinStep::Young, JoinStep::Young]);
         let never = fetch_information(cluster(&[403; 100]), &mut |_| {}).await.unwrap_err();
         assert!(matches!(never, JoinError::Young(_)), "{never}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_the_ingress_closes_is_opened_again() {
+        fetch_information(cluster(&[0, 0]), &mut |_| {}).await.unwrap();
+        let never = fetch_information(cluster(&[0; 100]), &mut |_| {}).await.unwrap_err();
+        assert!(matches!(never, JoinError::Information(_)), "{never}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -51,7 +51,7 @@ async fn a_pod_comes_and_goes(subject: &dyn ContractSubject) {
     }
     for _ in 0..2 {
         subject.act(&pod, PodAction::StopSandbox { id: sandbox.id.clone() }).await.unwrap();
-        assert!(!subject.sandboxes(&pod).await[0].ready);
+        subject.until_stopped(&pod).await;
     }
     for _ in 0..2 {
         subject.act(&pod, PodAction::RemoveSandbox { id: sandbox.id.clone() }).await.unwrap();

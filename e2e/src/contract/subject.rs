@@ -123,6 +123,16 @@ impl dyn ContractSubject + '_ {
         }
     }
 
+    /// Waits until the only sandbox of the pod is not ready. containerd 2 responds to `StopPodSandbox` when the sandbox has ended, and changes its state
+    /// when it handles that event (`internal/cri/server/sandbox_stop.go`).
+    pub(super) async fn until_stopped(&self, pod: &PodName) {
+        let started = tokio::time::Instant::now();
+        while self.sandboxes(pod).await[0].ready {
+            assert!(started.elapsed() < PATIENCE, "the sandbox of {pod} does not end");
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
     /// Waits until a member is ready, or until it is not ready.
     pub(super) async fn until_ready(&self, member: SocketAddr, ready: bool) {
         let started = tokio::time::Instant::now();

@@ -53,6 +53,7 @@ pub(crate) enum ScalarMeaning {
     Integer(i128),
     /// Any other number, including those with leading zeros or another base, which YAML 1.1 and 1.2 interpret differently.
     Number(f64),
+    /// Anything else, including numbers that are too large for a float: `kubectl` writes an etcd ID such as `621e818197962705` without quotes.
     Text,
 }
 
@@ -89,7 +90,7 @@ fn number(text: &str) -> ScalarMeaning {
         if let (false, Ok(integer)) = (leading_zero, text.parse()) {
             return ScalarMeaning::Integer(integer);
         }
-        return ScalarMeaning::Number(text.parse().unwrap_or(f64::NAN));
+        return float(text);
     }
     let based = |prefix, base| text.strip_prefix(prefix).is_some_and(|rest| digits(rest, base));
     if based("0x", 16)
@@ -101,8 +102,12 @@ fn number(text: &str) -> ScalarMeaning {
     }
     let shaped = unsigned.starts_with(|c: char| c.is_ascii_digit() || c == '.')
         && unsigned.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '+' | '-'));
-    match text.parse() {
-        Ok(float) if shaped => ScalarMeaning::Number(float),
+    if shaped { float(text) } else { ScalarMeaning::Text }
+}
+
+fn float(text: &str) -> ScalarMeaning {
+    match text.parse::<f64>() {
+        Ok(float) if float.is_finite() => ScalarMeaning::Number(float),
         _ => ScalarMeaning::Text,
     }
 }
@@ -218,6 +223,8 @@ mod tests {
         assert!(matches!(plain("0x1f"), ScalarMeaning::Number(_)));
         assert!(matches!(plain("1e3"), ScalarMeaning::Number(_)));
         assert_eq!(plain("inf"), ScalarMeaning::Text);
+        assert_eq!(plain("621e818197962705"), ScalarMeaning::Text);
+        assert_eq!(plain(&"9".repeat(400)), ScalarMeaning::Text);
         assert_eq!(plain("10.0.0.11"), ScalarMeaning::Text);
         assert_eq!(plain("-"), ScalarMeaning::Text);
     }

@@ -9,6 +9,10 @@ use std::{
     os::unix::net::UnixStream,
     path::PathBuf,
     process::{Child, Command, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -70,6 +74,14 @@ fn listens(ingress: &Pod) -> Vec<String> {
     binds.map(|bind| bind.rsplit_once(':').unwrap().0.to_owned()).collect()
 }
 
+/// How haproxy checks the server.
+#[derive(Clone, Copy)]
+enum ServerChecks {
+    None,
+    /// As an ingress does, but without TLS.
+    Http,
+}
+
 /// A haproxy with the configuration of an ingress, which listens on loopback and sends connections to one server.
 struct LimitedIngress {
     process: Child,
@@ -87,6 +99,10 @@ impl Drop for LimitedIngress {
 
 impl LimitedIngress {
     fn start(name: &str, server: SocketAddr, rule: &str) -> Self {
+        Self::start_with(name, server, rule, ServerChecks::None)
+    }
+
+    fn start_with(name: &str, server: SocketAddr, rule: &str, checks: ServerChecks) -> Self {
         let text = file(&ingress(), "haproxy.cfg");
         assert!(text.contains(RULE), "{text}");
         let directory = std::env::temp_dir().join(format!("keelway-{name}-{}", std::process::id()));
@@ -94,8 +110,14 @@ impl LimitedIngress {
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
         let line = |line: &str| match line.trim_start() {
             bind if bind.starts_with("bind 198.18.") => format!("    bind {address}\n"),
-            check if check.starts_with("default-server") || check.starts_with("option httpchk") => String::new(),
-            check if check.starts_with("http-check") => String::new(),
+            check if check.starts_with("default-server") => match (checks, check.split_once(" check-ssl")) {
+                (ServerChecks::Http, Some((without_tls, _))) => format!("    {without_tls}\n"),
+                (ServerChecks::Http | ServerChecks::None, _) => String::new(),
+            },
+            check if check.starts_with("option httpchk") || check.starts_with("http-check") => match checks {
+                ServerChecks::Http => format!("{line}\n"),
+                ServerChecks::None => String::new(),
+            },
             _ => format!("{line}\n"),
         };
         let text: String = text.replace(RULE, rule).lines().map(line).collect();
@@ -116,14 +138,30 @@ impl LimitedIngress {
         ingress
     }
 
-    /// Returns a figure of `show info`.
-    fn figure(&self, name: &str) -> u64 {
+    /// Returns the response to a command of the administrative socket.
+    fn command(&self, command: &str) -> String {
         let mut socket = UnixStream::connect(self.directory.join("admin.sock")).unwrap();
-        socket.write_all(b"show info\n").unwrap();
+        socket.write_all(format!("{command}\n").as_bytes()).unwrap();
         let mut text = String::new();
         socket.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    /// Returns a figure of `show info`.
+    fn figure(&self, name: &str) -> u64 {
+        let text = self.command("show info");
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}: "))).unwrap();
         line.parse().unwrap()
+    }
+
+    /// Returns a column of `show stat` for the server.
+    fn server_column(&self, name: &str) -> String {
+        let text = self.command("show stat");
+        let mut lines = text.lines().map(|line| line.trim_start_matches("# ").split(',').collect::<Vec<_>>());
+        let header = lines.next().unwrap();
+        let column = |name: &str| header.iter().position(|column| *column == name).unwrap();
+        let server = lines.find(|line| line.get(column("svname")) == Some(&"a")).unwrap();
+        server[column(name)].to_owned()
     }
 
     /// Opens a connection from this address of loopback. Returns it if the server responds.
@@ -165,6 +203,99 @@ fn server() -> SocketAddr {
         }
     });
     address
+}
+
+/// An API server of which only `/readyz` responds. Any other connection gets a byte.
+#[derive(Default)]
+struct Readyz {
+    /// The name of the failed check, or nothing.
+    failed: Mutex<&'static str>,
+    /// How many requests failed.
+    failures: AtomicUsize,
+}
+
+impl Readyz {
+    fn serve(self: &Arc<Self>) -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let readyz = Arc::clone(self);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, readyz) = (stream.unwrap(), Arc::clone(&readyz));
+                thread::spawn(move || {
+                    let mut request = [0; 1024];
+                    while let Ok(length @ 1..) = stream.read(&mut request) {
+                        let response = if request[..length].starts_with(b"GET /readyz") {
+                            readyz.response()
+                        } else {
+                            "!".to_owned()
+                        };
+                        let _ = stream.write_all(response.as_bytes());
+                    }
+                });
+            }
+        });
+        address
+    }
+
+    /// Returns the response, in the form of `k8s.io/apiserver/pkg/server/healthz`.
+    fn response(&self) -> String {
+        let failed = *self.failed.lock().unwrap();
+        let (status, body) = if failed.is_empty() {
+            ("200 OK", "ok".to_owned())
+        } else {
+            self.failures.fetch_add(1, Ordering::SeqCst);
+            let body = format!("[+]ping ok\n[+]log ok\n[-]{failed} failed: reason withheld\nreadyz check failed\n");
+            ("500 Internal Server Error", body)
+        };
+        format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+    }
+
+    fn fail(&self, check: &'static str) {
+        self.failures.store(0, Ordering::SeqCst);
+        *self.failed.lock().unwrap() = check;
+    }
+
+    fn until_failures(&self, least: usize) {
+        until("haproxy checks the server", || self.failures.load(Ordering::SeqCst) >= least);
+    }
+}
+
+fn still_responds(stream: &mut TcpStream) -> bool {
+    stream.write_all(b"?").is_ok() && matches!(stream.read(&mut [0]), Ok(1))
+}
+
+#[test]
+fn an_api_server_that_stops_or_lacks_etcd_keeps_its_connections_and_gets_no_new_ones() {
+    for check in ["shutdown", "etcd", "etcd-readiness"] {
+        let readyz = Arc::new(Readyz::default());
+        let ingress = LimitedIngress::start_with("readyz", readyz.serve(), RULE, ServerChecks::Http);
+        let mut kept = ingress.connect(ONE).unwrap();
+        readyz.fail(check);
+        until("no new connections", || ingress.connect(ONE).is_none());
+        readyz.until_failures(4);
+        assert_eq!(ingress.server_column("status"), "NOLB", "{check}");
+        assert!(still_responds(&mut kept), "{check}");
+        readyz.fail("");
+        until("new connections again", || ingress.connect(ONE).is_some());
+    }
+}
+
+#[test]
+fn a_readyz_that_fails_once_for_another_reason_costs_no_connection() {
+    let readyz = Arc::new(Readyz::default());
+    let ingress = LimitedIngress::start_with("synced", readyz.serve(), RULE, ServerChecks::Http);
+    let mut kept = ingress.connect(ONE).unwrap();
+    readyz.fail("informer-sync");
+    until("haproxy has counted the failure", || ingress.server_column("chkfail") == "1");
+    readyz.fail("");
+    assert!(ingress.server_column("status").starts_with("UP"));
+    assert!(ingress.connect(ONE).is_some());
+    assert!(still_responds(&mut kept));
+
+    readyz.fail("informer-sync");
+    until("no new connections", || ingress.connect(ONE).is_none());
+    assert_eq!(ingress.server_column("status"), "DOWN");
 }
 
 const ONE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);

@@ -26,6 +26,7 @@ pub(crate) struct Endpoint {
     pub(crate) address: SocketAddr,
     heard: Arc<Mutex<String>>,
     connections: Arc<AtomicUsize>,
+    closed: Arc<AtomicUsize>,
 }
 
 impl Endpoint {
@@ -58,16 +59,25 @@ impl Endpoint {
         let address = listener.local_addr().unwrap();
         let acceptor = acceptor(chain, key);
         let (heard, connections) = (Arc::new(Mutex::new(String::new())), Arc::new(AtomicUsize::new(0)));
-        let (to, counted) = (Arc::clone(&heard), Arc::clone(&connections));
+        let closed = Arc::new(AtomicUsize::new(0));
+        let (to, counted, left) = (Arc::clone(&heard), Arc::clone(&connections), Arc::clone(&closed));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::Relaxed);
+                if left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
+                    continue;
+                }
                 if let Ok(request) = answer(&acceptor, stream, Timestamp::now() + ahead).await {
                     to.lock().unwrap().push_str(&request);
                 }
             }
         });
-        Self { address, heard, connections }
+        Self { address, heard, connections, closed }
+    }
+
+    /// Closes the next connections at once, as an ingress without a ready API server does.
+    pub(crate) fn close_next(&self, connections: usize) {
+        self.closed.store(connections, Ordering::Relaxed);
     }
 
     /// Returns the number of connections so far.

@@ -65,8 +65,11 @@ async fn tokens(world: &World, good: &JoinToken) {
     let clock = Endpoint::of_cluster(&world.plane, SignedDuration::from_mins(30)).await;
     let mut late = good.clone();
     late.endpoints = vec![clock.address];
+    // It closes two connections first, as an ingress without a ready API server does.
+    clock.close_next(2);
     refused(world, &late.encode(), 2, &["this machine's clock is", "synchronize the clock"]).await;
     let heard = clock.heard();
+    assert_eq!(clock.connections(), 3);
     assert!(heard.contains("GET /readyz") && !heard.to_lowercase().contains("authorization"), "{heard}");
 }
 

@@ -100,8 +100,10 @@ impl PodInputs<'_> {
     /// haproxy works on TCP alone: clients and API servers verify each other, and haproxy has neither keys nor requests.
     ///
     /// A watch can be silent for hours, so a connection lives as long as both ends. Keepalive detects ends that are gone. An API server that
-    /// reports that it is not ready keeps its connections and gets no new ones, so it can drain. An API server that does not respond at all
-    /// loses its connections, so that clients connect to another one at once.
+    /// stops, or that cannot reach etcd, keeps its connections and gets no new ones after the first such check. An API server that does not respond
+    /// at all loses its connections, so that clients connect to another one at once. Any other reason for which `/readyz` fails counts only when
+    /// it repeats: `informer-sync` fails for milliseconds whenever an API server begins to watch a resource, for example that of the parameters of
+    /// an admission policy.
     ///
     /// haproxy derives the number of connections from the number of file descriptors: its limit here, or that of the container runtime if it is lower.
     /// With `maxconn`, haproxy would not start under a lower limit.
@@ -163,7 +165,9 @@ defaults {BACKEND}
     timeout check 2s
     option httpchk
     http-check send meth GET uri /readyz ver HTTP/1.1 hdr Host {API_SERVER_NAME}
-    http-check expect error-status L7OKC status 200
+    http-check expect error-status L7OKC ! string \"[-]shutdown\"
+    http-check expect error-status L7OKC ! string \"[-]etcd\"
+    http-check expect status 200
     default-server {options}
 ",
             binds = binds.concat(),
