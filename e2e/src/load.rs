@@ -5,6 +5,7 @@ mod client;
 mod recorded;
 
 use std::{
+    collections::BTreeMap,
     fmt,
     net::SocketAddr,
     ops::Range,
@@ -42,6 +43,9 @@ const NEWCOMERS: usize = 2;
 /// If a watch gets no event for this time while there are writes, the client restarts it.
 const SILENCE: Duration = Duration::from_secs(3);
 
+/// How many characters of the reason of a retry are printed.
+const SHOWN: usize = 120;
+
 /// A load that runs until it is ended.
 pub struct Load {
     shared: Arc<LoadState>,
@@ -59,8 +63,8 @@ pub struct Report {
     pub events: usize,
     /// How often the watch began anew, because the server no longer had its version. It gets no event of what was written meanwhile.
     pub relists: usize,
-    /// The number of retries.
-    pub retries: usize,
+    /// The number of retries, by what the attempt before them got.
+    pub retries: BTreeMap<String, usize>,
     /// The longest time from the first attempt of a request to its response.
     pub longest: Duration,
     /// The longest time between two events of the watch.
@@ -151,7 +155,10 @@ impl Report {
 
     /// Counts a request and its retries.
     fn count(&mut self, request: &str, result: &RequestResult, took: Duration) {
-        self.retries += result.retries;
+        for why in &result.retried {
+            let why = why.lines().next().unwrap_or_default().chars().take(SHOWN).collect();
+            *self.retries.entry(why).or_default() += 1;
+        }
         self.longest = self.longest.max(took);
         match &result.answer {
             Ok(_) => self.requests += 1,
@@ -174,10 +181,13 @@ impl fmt::Display for Report {
             self.requests,
             self.rate(),
             self.failures.len(),
-            self.retries,
+            self.retries.values().sum::<usize>(),
             self.longest.as_millis(),
         )?;
         write!(f, ", no response for at most {} ms", self.longest_outage.as_millis())?;
+        if let Some((why, times)) = self.retries.iter().max_by_key(|(_, times)| **times) {
+            write!(f, ", {times} of the retries after: {why}")?;
+        }
         if self.longest_silence.is_zero() {
             return Ok(());
         }

@@ -13,6 +13,7 @@ mod error;
 mod fault;
 mod fault_schedule;
 mod fault_steps;
+mod losses;
 mod machine;
 mod machines;
 mod members;

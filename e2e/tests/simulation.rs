@@ -20,9 +20,9 @@ const SOAK: u64 = 100_000;
 /// The number of runs within which each planted bug must be found.
 const FOUND_WITHIN: u64 = 1_000;
 /// Runs that found bugs before. They are tried first.
-const LIKELY: [u64; 5] = [0, 89, 38, 32, 11];
+const LIKELY: [u64; 10] = [0, 89, 38, 32, 11, 43, 7, 4, 56, 93];
 /// Runs with rollouts that found bugs in rollouts before.
-const LIKELY_ROLLOUTS: [u64; 2] = [2, 37];
+const LIKELY_ROLLOUTS: [u64; 4] = [2, 37, 8, 122];
 /// The most additional runs for a cell of the table that no run has hit.
 const AIMED: usize = 40;
 /// The number of trace lines that are printed for a run that fails.

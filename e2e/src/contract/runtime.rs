@@ -8,6 +8,9 @@ use keelway_machine::{
 
 use super::subject::{Case, ContractSubject, ProgramBehaviour, USER, pod};
 
+/// The exit code of a program that was killed.
+const KILLED: i32 = 137;
+
 macro_rules! cases {
     ($($case:ident,)*) => {
         /// All cases.
@@ -42,7 +45,9 @@ async fn a_pod_comes_and_goes(subject: &dyn ContractSubject) {
     for _ in 0..2 {
         let stop = PodAction::StopContainer { id: found.id.clone(), name: found.name.clone(), grace_seconds: 5 };
         subject.act(&pod, stop).await.unwrap();
-        assert_eq!(subject.container(&pod).await.phase, ContainerPhase::Exited { code: 0 });
+        // A program that has just started may not handle SIGTERM yet, and is then killed after the grace period.
+        let phase = subject.container(&pod).await.phase;
+        assert!(matches!(phase, ContainerPhase::Exited { code: 0 | KILLED }), "{phase:?}");
     }
     for _ in 0..2 {
         let remove = PodAction::RemoveContainer { id: found.id.clone(), name: found.name.clone() };

@@ -58,7 +58,8 @@ pub(super) struct FailedAttempt {
 
 pub(super) struct RequestResult {
     pub(super) answer: Result<Value, String>,
-    pub(super) retries: usize,
+    /// Why the attempts before the last one failed.
+    pub(super) retried: Vec<String>,
 }
 
 /// The response of a watch, line by line.
@@ -213,17 +214,17 @@ pub(super) async fn retry(
     mut attempt: impl AsyncFnMut(&mut KeepAliveConnection) -> Result<Value, FailedAttempt>,
 ) -> RequestResult {
     let started = Instant::now();
-    let mut retries = 0;
+    let mut retried = Vec::new();
     let mut pause = PAUSE;
     loop {
         let failed = match attempt(kept).await {
-            Ok(value) => return RequestResult { answer: Ok(value), retries },
+            Ok(value) => return RequestResult { answer: Ok(value), retried },
             Err(failed) => failed,
         };
         if failed.is_refused || started.elapsed() + pause > window {
-            return RequestResult { answer: Err(failed.why), retries };
+            return RequestResult { answer: Err(failed.why), retried };
         }
-        retries += 1;
+        retried.push(failed.why);
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }

@@ -8,6 +8,7 @@ use keelway_api::{
     machine::{ContainerPhase, MachineConfig, MachineState, ObservedValue, Pod, ServerAdmin, Start},
     name::{HypervisorName, PodName},
     role::Role,
+    store_rebuild::RebuildPhase,
 };
 use keelway_machine::{
     action::{Action, PodAction},
@@ -88,13 +89,15 @@ pub enum Bug {
     DisarmsWithoutSpace,
     /// The alarm of a corrupt member is disarmed while the store has the member.
     DisarmsACorruptMember,
+    /// A member continues alone before all others are stopped.
+    SkipsAStepOfARebuild,
     /// A bug in a rollout.
     InRollout(RolloutBug),
 }
 
 impl Bug {
     /// Every planted bug.
-    pub const ALL: [Self; 45] = [
+    pub const ALL: [Self; 46] = [
         Self::SavesAfterwards,
         Self::IgnoresFailedSaves,
         Self::BearsTwice,
@@ -129,6 +132,7 @@ impl Bug {
         Self::DefragmentsTheLeader,
         Self::DisarmsWithoutSpace,
         Self::DisarmsACorruptMember,
+        Self::SkipsAStepOfARebuild,
         Self::InRollout(RolloutBug::UpgradesControllersFirst),
         Self::InRollout(RolloutBug::UpgradesServersFirst),
         Self::InRollout(RolloutBug::SkipsAMinorVersion),
@@ -219,6 +223,11 @@ impl SimulationState {
                 if let Some(pod) = stopping.map(|(pod, _)| pod.clone()) {
                     documents.components.remove(&pod);
                 }
+            }
+            Some(Bug::SkipsAStepOfARebuild) => {
+                let rebuilds = stores(&mut documents).filter_map(|store| store.rebuild.as_mut());
+                let stopping = rebuilds.filter(|rebuild| rebuild.phase == RebuildPhase::Stopping);
+                stopping.for_each(|rebuild| rebuild.phase = RebuildPhase::Starting);
             }
             Some(Bug::DropsASecret) => {
                 if let Some(last) = documents.secrets.keys().last().cloned() {

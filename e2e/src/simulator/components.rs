@@ -138,7 +138,7 @@ impl Components for SimulatedComponents {
         };
         let asked = asked.ok_or("no member responds")?;
         let (cluster, order) = (asked.component.cluster.clone(), order.clone());
-        let executed = self.0.step(FaultPoint::Bind, StepTarget::Network(&asked.machine), move |world| {
+        let executed = self.0.step(FaultPoint::Order, StepTarget::Network(&asked.machine), move |world| {
             world.execute_order(&cluster, &order).map_err(SimulatedRefusal)
         });
         executed.await.map_err(|refused| refused.to_string())

@@ -110,6 +110,12 @@ impl SimulatedDisk {
         !self.members.is_empty() || self.marks.iter().any(|path| path.contains("/etcd-"))
     }
 
+    /// Returns whether the data directory of a member was copied.
+    pub(super) fn has_copy(&self, pod: &PodName) -> bool {
+        let below = format!("{}/", pod_directory(pod));
+        self.copies.iter().any(|path| path.starts_with(&below))
+    }
+
     /// Returns whether the data directory of a member carries its mark.
     pub(super) fn is_marked(&self, pod: &PodName) -> bool {
         self.marks.contains(&format!("{}/data", pod_directory(pod)))

@@ -85,6 +85,17 @@ impl SimulationState {
     fn inject_at(&mut self, fault: InjectedFault, machine: &HypervisorName) -> bool {
         let until = Instant::now() + self.random.millis(500, 9_000);
         let loses_track = self.random.one_in(3);
+        let is_of_machine = matches!(
+            fault,
+            InjectedFault::Unreachable
+                | InjectedFault::Hung
+                | InjectedFault::DiskFull
+                | InjectedFault::Rebooted
+                | InjectedFault::Emptied
+        );
+        if is_of_machine && self.losses.lost.contains(machine) {
+            return false;
+        }
         let Some(found) = self.machines.get_mut(machine) else { return false };
         match fault {
             InjectedFault::Unreachable => found.reach = Reachability::Off { until },
@@ -164,6 +175,7 @@ impl SimulationState {
         self.advance_stores();
         self.advance_workers();
         self.maybe_roll_out();
+        self.advance_losses();
         self.check_rollouts();
         if self.weather.calm || self.pass.stale {
             return;

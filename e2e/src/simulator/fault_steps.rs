@@ -214,6 +214,7 @@ impl Sim {
         let mut world = self.world();
         let after = world.random.millis(100, 6_000);
         if of_files(step)
+            && !world.losses.lost.contains(at)
             && let Some(machine) = world.machines.get_mut(at)
         {
             machine.reach = Reachability::Hangs { until: Instant::now() + after };
@@ -251,6 +252,7 @@ impl SimulationState {
             FaultPoint::EnsureImage => self.random.millis(20, 1_500),
             FaultPoint::StopContainer => self.random.millis(10, 900),
             FaultPoint::Bind
+            | FaultPoint::Order
             | FaultPoint::WriteOwner
             | FaultPoint::MakeDirectories
             | FaultPoint::MarkData

@@ -29,9 +29,15 @@ impl SimulationState {
     ) -> Result<(), String> {
         let pod = &kept.pod;
         let Some(found) = self.machines.get(machine) else { return Ok(()) };
-        if let Some(before) = found.disk.members.get(pod) {
+        if let Some(before) = found.disk.members.get(pod).cloned() {
             let is_removed = |id| self.stores.get(&before.cluster).is_some_and(|store| store.has_removed(id));
-            return if before.id.is_some_and(is_removed) { Err("it was removed".to_owned()) } else { Ok(()) };
+            if before.id.is_some_and(is_removed) {
+                return Err("it was removed".to_owned());
+            }
+            if member.is_forced {
+                self.force_member(machine, pod, &before);
+            }
+            return Ok(());
         }
         if !found.disk.is_marked(pod) {
             self.report_violation("a member starts first on data that was marked for it", pod.to_string());
@@ -83,7 +89,7 @@ impl SimulationState {
     }
 
     /// The ids of running members that other machines can reach, and that the store has not removed.
-    fn working_members(&self, cluster: &ClusterId) -> BTreeSet<MemberId> {
+    pub(super) fn working_members(&self, cluster: &ClusterId) -> BTreeSet<MemberId> {
         let Some(store) = self.stores.get(cluster) else { return BTreeSet::new() };
         let ids = self.members(cluster).filter_map(|(_, member)| member.id);
         ids.filter(|id| !store.has_removed(*id)).collect()

@@ -49,11 +49,13 @@ pub enum PersonAction {
     Downgrades,
     Rotates(RotatedKey),
     Completes,
+    MarksAsLost,
+    RecoversAQuorum,
 }
 
 impl PersonAction {
     /// All actions.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 33] = [
         Self::BringsAMachine,
         Self::AsksForACluster,
         Self::Changes,
@@ -85,6 +87,8 @@ impl PersonAction {
         Self::Rotates(RotatedKey::InfrastructureAuthority),
         Self::Rotates(RotatedKey::KubernetesAuthority),
         Self::Completes,
+        Self::MarksAsLost,
+        Self::RecoversAQuorum,
     ];
 }
 

@@ -56,6 +56,8 @@ pub(super) struct SimulatedMember {
     pub(super) initial: BTreeMap<ComponentName, SocketAddr>,
     /// Whether it joins a store that exists.
     pub(super) joins: bool,
+    /// Whether it continues as the only member of its store.
+    pub(super) is_forced: bool,
     /// The id in its data. `None`: it has no data yet.
     pub(super) id: Option<MemberId>,
 }
@@ -197,6 +199,7 @@ impl<'a> Flags<'a> {
             peer: address(self.get("listen-peer-urls")?)?,
             initial: initial.collect::<Result<_, String>>()?,
             joins: self.get("initial-cluster-state").is_ok_and(|state| state == "existing"),
+            is_forced: self.get("force-new-cluster").is_ok_and(|value| value == "true"),
             id: None,
         };
         match member.initial.get(&member.name) {

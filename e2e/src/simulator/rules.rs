@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
-    Component, Documents,
-    machine::{ContainerPhase, MachineConfig, MachineState, ObservedValue},
+    Cluster, Component, Documents,
+    machine::{ContainerPhase, MachineConfig, MachineState, ObservedValue, Start},
     name::{ClusterId, HypervisorName, PodName},
     role::Role,
 };
@@ -162,7 +162,13 @@ impl SimulationState {
     /// Returns the roles of clusters that work and have more than one replica.
     pub(super) fn working(&self) -> BTreeSet<(ClusterId, Role)> {
         let mut working = BTreeSet::new();
-        for id in self.saved.clusters.values().filter(|cluster| !cluster.deleted()).filter_map(|cluster| cluster.id()) {
+        // No API server runs while a store is rebuilt.
+        let is_rebuilt = |cluster: &Cluster| {
+            let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
+            store.is_some_and(|store| store.rebuild.is_some())
+        };
+        let clusters = self.saved.clusters.values().filter(|cluster| !cluster.deleted() && !is_rebuilt(cluster));
+        for id in clusters.filter_map(|cluster| cluster.id()) {
             for role in RELIED_ON {
                 if self.replicas(id, role).count() > 1 && self.works(id, role) {
                     working.insert((id.clone(), role));
@@ -222,6 +228,10 @@ impl SimulationState {
             .collect();
         for pod in ended {
             let Some(wanted) = config.pods.get(pod) else { continue };
+            // A rebuild of its store stops it.
+            if matches!(wanted.start, Start::Stopped | Start::Copied(_)) {
+                continue;
+            }
             let sandboxes = seen.sandboxes.iter().filter(|sandbox| sandbox.pod == *pod).count();
             let all_run = wanted.containers.iter().all(|container| {
                 let of_name = seen.containers.iter().filter(|found| found.name == container.name);

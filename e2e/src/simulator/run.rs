@@ -93,7 +93,7 @@ async fn run_scenario(sim: &Sim) -> u64 {
     let ticking = tokio::spawn(tick(sim.clone()));
     let epochs = {
         let mut world = sim.world();
-        world.random.between(2, 4) + world.rollouts.more_epochs()
+        world.random.between(2, 4) + world.rollouts.more_epochs() + world.losses.more_epochs()
     };
     for epoch in 0..epochs {
         {
@@ -221,7 +221,9 @@ async fn settle(sim: &Sim) -> u64 {
     }
     sim.world().stop_faults();
     delete_clusters_without_data(sim).await;
+    delete_clusters_lost_at_birth(sim).await;
     delete_expired_clusters(sim).await;
+    recover_lost_quorums(sim).await;
     let before = sim.world().counts.passes;
     let end = drive(sim, RunLimits { once: false, timeout: PATIENCE }, CancellationToken::new()).await;
     let taken = sim.world().counts.passes - before;
@@ -250,17 +252,58 @@ async fn delete_clusters_without_data(sim: &Sim) {
     }
     let end = drive(sim, RunLimits { once: false, timeout: REPORTED_WITHIN }, CancellationToken::new()).await;
     let mut world = sim.world();
+    // What is reported of a store on lost machines depends on which of its members were there.
+    let has_losses = !world.losses.lost.is_empty();
     for name in lost {
         let is_reported = world
             .waiting
             .iter()
-            .any(|waiting| waiting.starts_with(&format!("{name}/etcd-")) && waiting.contains("data"));
+            .any(|waiting| waiting.starts_with(&format!("{name}/etcd")) && (waiting.contains("data") || has_losses));
         if end == Some(RunOutcome::Settled) || !is_reported {
             let what = format!("{name}: {end:?}, waits for {}", world.waiting.join("; "));
             world.report_violation("a store that lost data is reported", what);
         }
         world.delete(&name);
     }
+}
+
+/// Checks that a first member whose machine is lost is reported, and deletes its cluster, which has no data yet.
+async fn delete_clusters_lost_at_birth(sim: &Sim) {
+    if sim.world().losses.lost.is_empty() {
+        return;
+    }
+    let end = drive(sim, RunLimits { once: false, timeout: REPORTED_WITHIN }, CancellationToken::new()).await;
+    let mut world = sim.world();
+    for name in world.clusters_lost_at_birth() {
+        let is_reported = world.waiting.iter().any(|waiting| waiting.starts_with(&format!("{name}/etcd-")));
+        if end == Some(RunOutcome::Settled) || !is_reported {
+            let what = format!("{name}: {end:?}, waits for {}", world.waiting.join("; "));
+            world.report_violation("a first member on a lost machine is reported", what);
+        }
+        world.delete(&name);
+    }
+}
+
+/// Checks that a lost quorum is reported with the command that ends it, and lets a person run that command.
+async fn recover_lost_quorums(sim: &Sim) {
+    let has_lost = !sim.world().losses.lost.is_empty();
+    if !has_lost {
+        return;
+    }
+    let end = drive(sim, RunLimits { once: false, timeout: REPORTED_WITHIN }, CancellationToken::new()).await;
+    let mut world = sim.world();
+    for (name, lost) in world.stores_without_quorum() {
+        let command = format!("`keelway cluster recover-quorum --name {} --lost ", name.name);
+        let is_reported = world
+            .waiting
+            .iter()
+            .any(|waiting| waiting.starts_with(&format!("{name}/etcd")) && waiting.contains(&command));
+        if end == Some(RunOutcome::Settled) || !is_reported {
+            let what = format!("{name} without {lost:?}: {end:?}, waits for {}", world.waiting.join("; "));
+            world.report_violation("a lost quorum is reported with the command that ends it", what);
+        }
+    }
+    world.request_recoveries();
 }
 
 /// Checks that a cluster whose authority expired is reported, and that all others continue. Deletes the cluster.

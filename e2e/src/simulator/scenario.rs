@@ -1,25 +1,20 @@
 //! The scenario: people add machines, create clusters, change them, and delete them.
 
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use keelway_api::{
     Cluster, Hypervisor, ObjectMeta, Secret, Shared, Time,
     cluster::{CertificatesSpec, ClusterSpec, FleetSpec, MemberPhase},
     duration::Span,
     hypervisor::{Addresses, HypervisorEndpoint, HypervisorRole, HypervisorSpec, PortRange},
-    name::ClusterRef,
+    name::{ClusterId, ClusterRef, HypervisorName},
     role::Role,
     validated::ZONE_LABEL,
 };
 use keelway_pki::CertificateFacts;
 use serde_json::json;
 
-use super::{
-    fault::FaultPoint,
-    machine::{Reachability, SimulatedHypervisor},
-    person::PersonAction,
-    state::SimulationState,
-};
+use super::{fault::FaultPoint, machine::SimulatedHypervisor, person::PersonAction, state::SimulationState};
 
 /// A run has no time for more machines or clusters than these.
 const MOST_MACHINES: usize = 7;
@@ -31,7 +26,8 @@ impl SimulationState {
         for _ in 0..self.random.count(1, 2) {
             self.add_machine(HypervisorRole::Public);
         }
-        for _ in 0..self.random.count(1, 4) {
+        let least = if self.losses.ends_a_quorum { 3 } else { 1 };
+        for _ in 0..self.random.count(least, 4) {
             self.add_machine(HypervisorRole::Private);
         }
         self.add_cluster();
@@ -63,6 +59,9 @@ impl SimulationState {
             let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
             self.saved.components.iter().any(|(pod, component)| {
                 let member = store.and_then(|store| store.members.get(&pod.component));
+                if self.losses.lost.contains(&component.spec.hypervisor) && self.has_data_left(&pod.cluster) {
+                    return false;
+                }
                 let machine = self.machines.get(&component.spec.hypervisor);
                 let data = machine.map(|machine| machine.state().data_of(pod, "data")).unwrap_or_default();
                 Some(&pod.cluster) == cluster.id()
@@ -75,6 +74,12 @@ impl SimulationState {
         };
         let clusters = self.saved.clusters.iter().filter(|(_, cluster)| !cluster.deleted() && lost(cluster));
         clusters.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Returns whether a machine that is not lost has data of a member of the cluster.
+    fn has_data_left(&self, id: &ClusterId) -> bool {
+        let mut machines = self.machines.iter().filter(|(name, _)| !self.losses.lost.contains(*name));
+        machines.any(|(_, machine)| machine.disk.members.keys().any(|pod| pod.cluster == *id))
     }
 
     /// Returns the clusters with an expired authority.
@@ -110,20 +115,23 @@ impl SimulationState {
         self.restore_stale_documents();
         self.reopen_machines();
         for machine in self.machines.values_mut() {
-            machine.reach = Reachability::Up;
+            machine.restore_reach();
             machine.full_until = None;
             machine.strangers.ports.clear();
             if machine.strangers.owner.take().is_some() {
                 machine.disk = super::disk::SimulatedDisk::default();
             }
         }
-        let is_public = |machine: &&Shared<Hypervisor>| machine.spec.role == HypervisorRole::Public;
-        let public = u32::try_from(self.saved.hypervisors.values().filter(is_public).count()).unwrap();
+        let is_public = |(name, machine): &(&HypervisorName, &Shared<Hypervisor>)| {
+            machine.spec.role == HypervisorRole::Public && !self.losses.lost.contains(*name)
+        };
+        let public = u32::try_from(self.saved.hypervisors.iter().filter(is_public).count()).unwrap();
         for cluster in self.saved.clusters.values_mut() {
             cluster.spec.paused = false;
             cluster.spec.ingress.replicas = cluster.spec.ingress.replicas.min(public);
         }
         self.restore_refused_documents();
+        self.annotate_lost_machines();
         self.end_rollouts();
         self.trace_line("from here on nothing goes wrong");
     }
@@ -218,7 +226,8 @@ impl SimulationState {
     }
 
     fn number_of_members(&mut self) -> u32 {
-        self.random.pick([1, 1, 3, 3, 5]).unwrap()
+        let members = self.random.pick([1, 1, 3, 3, 5]).unwrap();
+        if self.losses.ends_a_quorum { members.max(3) } else { members }
     }
 
     fn scale(&mut self) {
@@ -273,19 +282,19 @@ impl SimulationState {
 
     /// Uncordons machines, except one that is drained if another machine of the same role has enough room.
     fn reopen_machines(&mut self) {
-        let roomy = |document: &Hypervisor| document.spec.port_range.to > 22_000;
-        let kinds: Vec<HypervisorRole> = self
+        let roomy: BTreeMap<HypervisorName, HypervisorRole> = self
             .saved
             .hypervisors
-            .values()
-            .filter(|document| roomy(document))
-            .map(|document| document.spec.role)
+            .iter()
+            .filter(|(name, document)| self.is_roomy(name, document))
+            .map(|(name, document)| (name.clone(), document.spec.role))
             .collect();
         let mut drained = 0;
-        for document in self.saved.hypervisors.values_mut() {
-            let others = kinds.iter().filter(|kind| **kind == document.spec.role).count();
+        for (name, document) in self.saved.hypervisors.iter_mut().filter(|(name, _)| !self.losses.lost.contains(*name))
+        {
+            let others = roomy.values().filter(|role| **role == document.spec.role).count();
             let stays = document.spec.drain && document.spec.role == HypervisorRole::Private && drained == 0;
-            if stays && others > usize::from(roomy(document)) {
+            if stays && others > usize::from(roomy.contains_key(name)) {
                 drained += 1;
                 continue;
             }

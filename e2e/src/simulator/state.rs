@@ -21,6 +21,7 @@ use super::{
     bug::Bug,
     fault::{Cell, FaultTable},
     fault_schedule::Weather,
+    losses::SimulatedLosses,
     machine::SimulatedHypervisor,
     person::{ManualEdit, PersonActionCounts},
     program::{SimulatedMember, SimulatedProgram},
@@ -56,6 +57,8 @@ pub(super) struct SimulationState {
     pub(super) clients: SimulatedClients,
     /// What people roll out.
     pub(super) rollouts: SimulatedRollouts,
+    /// Machines that are lost for good.
+    pub(super) losses: SimulatedLosses,
     /// etcd members that started at least once.
     pub(super) started: BTreeSet<PodName>,
     pub(super) weather: Weather,
@@ -122,6 +125,7 @@ impl SimulationState {
     pub(super) fn new(seed: u64, bug: Option<Bug>) -> Self {
         let mut random = Random::new(seed);
         let weather = Weather::new(&mut random, seed);
+        let losses = SimulatedLosses::new(seed);
         Self {
             random,
             machines: BTreeMap::new(),
@@ -130,6 +134,7 @@ impl SimulationState {
             stores: BTreeMap::new(),
             clients: SimulatedClients::new(seed),
             rollouts: SimulatedRollouts::new(seed),
+            losses,
             started: BTreeSet::new(),
             weather,
             bug,

@@ -58,8 +58,8 @@ pub enum DocumentRef<'a> {
 /// A change that a store makes to get from one set of documents to another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DocumentChange {
-    /// Saves only the parts of a cluster's status on which its components depend, such as the id and the port. The rest refers to documents that are
-    /// saved later.
+    /// Saves of a cluster's status only the parts on which its components depend, such as the id and the port. The rest, which may refer to
+    /// documents that are saved later, stays as it is.
     Introduce(DocumentName),
     /// Saves a document that is new or changed.
     Put(DocumentName),

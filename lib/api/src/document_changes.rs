@@ -157,7 +157,7 @@ impl Documents {
 
     /// Makes one of the [changes](Self::changes_since) that lead to another set of documents.
     pub fn make(&mut self, change: &DocumentChange, to: &Self) {
-        match change.outcome(to) {
+        match change.outcome(self, to) {
             Some(document) => self.put(change.name(), document),
             None => self.remove(change.name()),
         }
@@ -173,13 +173,54 @@ impl DocumentChange {
         }
     }
 
-    /// Returns the document after this change on the way to `to`, or `None` if it is removed.
+    /// Returns the document after this change on the way from `since` to `to`, or `None` if it is removed.
     #[must_use]
-    pub fn outcome(&self, to: &Documents) -> Option<Document> {
+    pub fn outcome(&self, since: &Documents, to: &Documents) -> Option<Document> {
         match self {
-            Self::Introduce(name) => to.get(name).map(|document| document.owned().introduced()),
+            Self::Introduce(name) => {
+                let before = match since.get(name) {
+                    Some(DocumentRef::Cluster(before)) => Some(&**before),
+                    _ => None,
+                };
+                to.get(name).map(|document| document.owned().introduced(before))
+            }
             Self::Put(name) => to.get(name).map(DocumentRef::owned),
             Self::Remove(_) => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::{ClusterStatus, EtcdStatus};
+
+    const WORLD: &str = include_str!("../tests/good/world.yaml");
+
+    /// A cluster gets its port late if its first public machine is late.
+    #[test]
+    fn a_port_that_comes_late_costs_no_other_status_at_any_step() {
+        let mut before = Documents::read(WORLD.as_bytes()).unwrap();
+        let name = before.clusters.keys().next().unwrap().clone();
+        let status = |documents: &mut Documents, change: &dyn Fn(&mut ClusterStatus)| {
+            let cluster = documents.clusters.get_mut(&name).unwrap();
+            change(cluster.status.as_mut().unwrap());
+        };
+        let etcd = json!({ "bornAt": "2026-11-21T10:00:00Z", "initialCluster": {} });
+        let etcd: Option<EtcdStatus> = serde_json::from_value(etcd).unwrap();
+        status(&mut before, &|status| status.etcd.clone_from(&etcd));
+        let mut after = before.clone();
+        status(&mut after, &|status| status.ingress_port = Some(20_099));
+        let mut reached = before.clone();
+        let changes = after.changes_since(&before);
+        assert!(matches!(changes.as_slice(), [DocumentChange::Introduce(_), DocumentChange::Put(_)]), "{changes:?}");
+        for change in &changes {
+            reached.make(change, &after);
+            let status = reached.clusters.get(&name).and_then(|cluster| cluster.status.as_ref()).unwrap();
+            assert_eq!((status.ingress_port, &status.etcd), (Some(20_099), &etcd));
+        }
+        assert_eq!(reached, after);
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use crate::{
-    Newer,
+    Cluster, Newer,
     cluster::ClusterStatus,
     document::{Document, DocumentRef},
     kind::DocumentKind,
@@ -125,8 +125,9 @@ impl Document {
         self
     }
 
-    /// Returns a cluster whose status contains only what its components depend on.
-    pub(crate) fn introduced(mut self) -> Self {
+    /// Returns a cluster whose status is that of `before`, with what its components depend on. The status of a cluster that exists may get its
+    /// port later than its etcd, for example once it has a public machine.
+    pub(crate) fn introduced(mut self, before: Option<&Cluster>) -> Self {
         if let Self::Cluster(cluster) = &mut self
             && let Some(status) = &mut cluster.status
         {
@@ -134,7 +135,7 @@ impl Document {
                 id: status.id.take(),
                 ingress_port: status.ingress_port,
                 keelway: status.keelway.take(),
-                ..ClusterStatus::default()
+                ..before.and_then(|before| before.status.clone()).unwrap_or_default()
             };
         }
         self

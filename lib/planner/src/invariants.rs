@@ -288,6 +288,11 @@ impl<'a> PlanTransition<'a> {
         self.before.hypervisors.get(&component.spec.hypervisor).is_some_and(|machine| machine.is_lost())
     }
 
+    /// Whether nothing is expected of the component any more: its machine is lost and was not observed.
+    fn is_given_up(&self, component: &Component) -> bool {
+        self.seen.machine(&component.spec.hypervisor).is_none() && self.is_lost(component)
+    }
+
     /// Whether the cluster is paused or frozen.
     fn is_left(&self, cluster: &Cluster) -> bool {
         cluster.spec.paused || cluster.id().is_some_and(|id| self.seen.frozen_clusters(self.after).contains_key(id))
@@ -832,8 +837,7 @@ fn components_are_known(step: &PlanTransition) -> Vec<String> {
     let gone = step.before.components.iter().filter(|(pod, _)| !step.after.components.contains_key(pod));
     gone.filter(|(pod, component)| {
         let stays = step.after.clusters.get(&component.spec.cluster).is_some_and(|cluster| !cluster.deleted());
-        let is_given_up = step.seen.machine(&component.spec.hypervisor).is_none() && step.is_lost(component);
-        stays && step.runs(pod, component) && !is_given_up
+        stays && step.runs(pod, component) && !step.is_given_up(component)
     })
     .map(|(pod, _)| pod.to_string())
     .collect()
@@ -843,8 +847,9 @@ fn documents_go_last(step: &PlanTransition) -> Vec<String> {
     let gone = step.before.clusters.iter().filter(|(name, _)| !step.after.clusters.contains_key(name));
     gone.filter(|(_, cluster)| {
         let Some(id) = cluster.id() else { return true };
-        let runs = step.before.components_of(id).any(|(pod, component)| step.runs(pod, component));
-        !cluster.deleted() || runs
+        let mut components = step.before.components_of(id);
+        !cluster.deleted()
+            || components.any(|(pod, component)| step.runs(pod, component) && !step.is_given_up(component))
     })
     .map(|(name, _)| name.to_string())
     .collect()

@@ -34,7 +34,7 @@ use alloc::{string::String, vec, vec::Vec};
 
 use keelway_api::{
     Cluster, Component, Documents, Time,
-    cluster::{EtcdMember, EtcdStatus},
+    cluster::{EtcdMember, EtcdStatus, MemberPhase},
     component::{ComponentSpec, ComponentStage},
     jiff::{SignedDuration, Timestamp},
     membership::{MembershipChange, MembershipChangeKind, MembershipReason},
@@ -121,6 +121,19 @@ fn disarm_removed(plan: &mut Plan, at: StoreContext<'_>, view: &StoreView<'_>) -
     true
 }
 
+/// Ends what keeps API servers from using a store that was rebuilt: etcd refuses requests while an alarm is raised, even that of a former member.
+pub(crate) fn clear_alarms(plan: &mut Plan, at: StoreContext<'_>) {
+    let observed = at.seen.stores.get(at.id).and_then(|seen| Some((seen, seen.list.as_ref()?)));
+    let Some(observed) = observed else { return };
+    let view = StoreView::of(&plan.documents, at, observed);
+    if let Some(unclear) = view.unclear_corruption() {
+        let role = WaitSubject::Role(at.cluster.reference.clone(), Role::Etcd);
+        plan.block(role, WaitBlocker::UnclearCorruption(unclear));
+    } else if !disarm_removed(plan, at, &view) {
+        store_space::plan_space(plan, at, &view);
+    }
+}
+
 /// Keeps voters that are leaving although no change removes them, as after the loss of the newest Cluster.
 fn keep_members(plan: &mut Plan, at: StoreContext<'_>, view: &StoreView<'_>) {
     for name in view.voters.keys() {
@@ -168,9 +181,12 @@ fn view<'a>(plan: &mut Plan, at: StoreContext<'a>) -> Option<StoreView<'a>> {
     Some(view)
 }
 
-/// Waits for the member list. If members were asked and no majority works, a person has to act.
+/// Waits for the member list. If all data is gone, or members were asked and no majority works, a person has to act.
 fn wait_for_store(plan: &mut Plan, at: StoreContext<'_>) {
     let subject = WaitSubject::Role(at.cluster.reference.clone(), Role::Etcd);
+    if is_data_gone(&plan.documents, at) {
+        return plan.block(subject, WaitBlocker::StoreDataLost { cluster: at.cluster.reference.name.clone() });
+    }
     match at.seen.stores.get(at.id) {
         None => plan.wait_in_progress(subject, WaitBlocker::MemberList),
         Some(store) => {
@@ -178,6 +194,24 @@ fn wait_for_store(plan: &mut Plan, at: StoreContext<'_>) {
             plan.block(subject, WaitBlocker::StoreMajority { responding, asked: store.members.len() });
         }
     }
+}
+
+/// Whether no member has its data any more: none responds, and each that may have started is on a machine that is lost for good.
+fn is_data_gone(documents: &Documents, at: StoreContext<'_>) -> bool {
+    let Some(store) = store(documents, at) else { return false };
+    let mut reports = at.seen.stores.get(at.id).into_iter().flat_map(|seen| seen.members.values());
+    if reports.any(|report| report.known().is_some()) {
+        return false;
+    }
+    let mut started = store.staying_members().filter(|(_, member)| member.phase != MemberPhase::Pending).peekable();
+    let is_gone = |(name, _): (&ComponentName, &EtcdMember)| {
+        let component = documents.components.get(&pod(at.id, name));
+        component.is_some_and(|component| {
+            let machine = &component.spec.hypervisor;
+            at.seen.machine(machine).is_none() && is_machine_lost(documents, machine)
+        })
+    };
+    started.peek().is_some() && started.all(is_gone)
 }
 
 /// Returns whether the members of a cluster's store are to change, or are changing, so that a pass has to ask the store for its member list. It

@@ -19,7 +19,10 @@
 //! 9. API servers start after the survivor led alone without that argument.
 //! 10. The data of the other members is removed by an order that names each, recorded after an API server served the new store. The order is kept
 //!     until the machine was observed without the member.
-//! 11. Until the survivor starts alone, nothing was changed: if lost members return that are a majority with those that remained, the rebuild ends.
+//! 11. While no API server serves, no member is changed, but alarms are disarmed as usual, because they keep API servers from starting.
+//! 12. Until the survivor starts alone, nothing was changed: if lost members return that are a majority with those that remained, the rebuild ends.
+//! 13. If the survivor's machine is lost for good, too, before the survivor started alone, the rebuild ends. The members that remain, if any, start
+//!     again, and the loss of their quorum is another one, which needs another request.
 
 mod quorum;
 mod recovery;
@@ -43,9 +46,9 @@ use crate::{
     ComponentRef, Decision, WaitBlocker, WaitKind, WaitSubject, Waiting,
     access::serves,
     component_set::of_role,
-    deletion::answers,
+    deletion::{answers, is_machine_lost},
     fleet::FleetCapacity,
-    membership::{StoreContext, change_store, pod, retire, store},
+    membership::{self, StoreContext, change_store, pod, retire, store},
     plan::Plan,
     rebuild::{quorum::QuorumLoss, recovery::Survivor},
     restore,
@@ -56,7 +59,7 @@ use crate::{
 /// Takes the next step of a rebuild, or begins one. Returns whether the members of the store must not change meanwhile.
 pub(crate) fn plan_rebuild(plan: &mut Plan, fleet: &mut FleetCapacity, at: StoreContext<'_>) -> bool {
     if let Some(rebuild) = store(&plan.documents, at).and_then(|store| store.rebuild.clone()) {
-        if is_needless(&plan.documents, at, &rebuild) {
+        if is_needless(&plan.documents, at, &rebuild) || is_survivor_lost(&plan.documents, at, &rebuild) {
             change_store(plan, at, |store| store.rebuild = None);
             return false;
         }
@@ -78,13 +81,22 @@ pub(crate) fn plan_rebuild(plan: &mut Plan, fleet: &mut FleetCapacity, at: Store
     true
 }
 
-/// Gate 11. The members and API servers that stopped start again.
+/// Gate 12. The members and API servers that stopped start again.
 fn is_needless(documents: &Documents, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
     let RebuildSource::Survivor { lost } = &rebuild.source else { return false };
     let responds = |name: &&ComponentName| at.seen.stores.get(at.id).is_some_and(|seen| seen.report(name).is_some());
     let returned = lost.iter().filter(responds).count();
     let members = store(documents, at).into_iter().flat_map(EtcdStatus::staying_members).count();
     rebuild.phase < RebuildPhase::Starting && (members + returned).saturating_sub(lost.len()) * 2 > members
+}
+
+/// Gate 13.
+fn is_survivor_lost(documents: &Documents, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
+    let component = documents.components.get(&pod(at.id, &rebuild.member));
+    let is_lost = |name: &HypervisorName| at.seen.machine(name).is_none() && is_machine_lost(documents, name);
+    matches!(rebuild.source, RebuildSource::Survivor { .. })
+        && rebuild.phase < RebuildPhase::Starting
+        && component.is_some_and(|component| is_lost(&component.spec.hypervisor))
 }
 
 /// Records since when the quorum is lost. A store that was not observed keeps its record.
@@ -140,7 +152,10 @@ fn continue_rebuild(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuil
             wait_for_phase(plan, at, &rebuild.member, RebuildPhase::Serving);
             return end(plan, at, rebuild);
         }
-        RebuildPhase::Serving => None,
+        RebuildPhase::Serving => {
+            membership::clear_alarms(plan, at);
+            None
+        }
     };
     let phase = next.unwrap_or(rebuild.phase);
     if next.is_some() {

@@ -165,6 +165,11 @@ pub enum WaitBlocker {
     )]
     StoreMajority { responding: usize, asked: usize },
     #[error(
+        "a person: the data of all of its etcd members is gone; restore a snapshot with `keelway cluster restore --name {cluster} --snapshot NAME` \
+         (`keelway snapshot list {cluster}` prints the names), or delete the cluster"
+    )]
+    StoreDataLost { cluster: String },
+    #[error(
         "a majority of its etcd members: {} of {} {} ({}; not {}), and the store serves nothing: {next}",
         responding.len(), responding.len() + silent.len(), if responding.len() == 1 { "responds" } else { "respond" },
         joined(.responding, ", "), joined(.silent, ", ")
@@ -355,7 +360,11 @@ impl WaitBlocker {
     pub(crate) fn is_of_store(&self) -> bool {
         matches!(
             self,
-            Self::StoreMajority { .. } | Self::UnknownMember { .. } | Self::UnclearCorruption(_) | Self::StoreOrder(_)
+            Self::StoreMajority { .. }
+                | Self::StoreDataLost { .. }
+                | Self::UnknownMember { .. }
+                | Self::UnclearCorruption(_)
+                | Self::StoreOrder(_)
         )
     }
 }

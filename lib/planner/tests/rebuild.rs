@@ -109,6 +109,38 @@ fn a_request_rebuilds_the_store_step_by_step_and_adds_members_again() {
     assert_eq!(world.forced.len(), 1, "one start with --force-new-cluster");
 }
 
+/// Gate 13.
+#[test]
+fn a_survivor_whose_machine_is_lost_ends_the_rebuild_and_another_member_may_go_on() {
+    let (mut world, killed) = without_quorum(5, 3);
+    request(&mut world, &killed);
+    let _ = world.pass(&calm(5));
+    let survivor = world.status().rebuild.unwrap().member;
+    let number = world.number_of(&world.members()[&survivor]);
+    world.lost.insert(number);
+    annotate(&mut world);
+    pass_twice(&mut world, 5);
+    pass_twice(&mut world, 5);
+    assert_eq!(phase(&world), None);
+    assert!(lost_quorum(&world.pass(&calm(5))).is_some(), "the loss needs another request");
+    request(&mut world, &[]);
+    world.settle(5);
+    let rebuilt = world.status().rebuilt.unwrap();
+    assert!(rebuilt.member != survivor && !killed.contains(&rebuilt.member), "{rebuilt:?}");
+}
+
+#[test]
+fn a_store_without_any_data_is_reported_with_the_ways_out() {
+    let mut world = World::settled(3);
+    kill(&mut world, 3);
+    annotate(&mut world);
+    pass_twice(&mut world, 3);
+    let plan = world.pass(&calm(3));
+    let text = plan.waiting.iter().find(|waiting| matches!(waiting.blocker, WaitBlocker::StoreDataLost { .. }));
+    let text = text.unwrap_or_else(|| panic!("{:?}", plan.waiting)).to_string();
+    assert!(text.contains("`keelway cluster restore --name c1 --snapshot NAME`"), "{text}");
+}
+
 #[test]
 fn the_member_with_the_highest_index_goes_on() {
     let mut world = World::settled(5);

@@ -224,7 +224,7 @@ impl DirectoryStore {
     ) -> Result<(), BoxedDirectoryError> {
         let mut reached = Documents::clone(world);
         let made = changes.iter().try_for_each(|change| {
-            let text = change.outcome(to).map(|document| document.as_ref().text());
+            let text = change.outcome(&reached, to).map(|document| document.as_ref().text());
             self.write(held, change.name(), text.as_deref())?;
             reached.make(change, to);
             Ok(())

@@ -40,7 +40,7 @@ impl KubernetesStore {
         to: &Documents,
     ) -> Result<(), KubernetesError> {
         let name = change.name();
-        match change.outcome(to) {
+        match change.outcome(since, to) {
             Some(document) => self.put(name, since.get(name), document.as_ref()).await,
             None => self.remove(name, since).await,
         }
