@@ -8,7 +8,6 @@ use keelway_api::{
     machine::{ContainerPhase, MachineConfig, MachineState, ObservedValue, Pod, ServerAdmin, Start},
     name::{HypervisorName, PodName},
     role::Role,
-    store_rebuild::RebuildPhase,
 };
 use keelway_machine::{
     action::{Action, PodAction},
@@ -89,15 +88,13 @@ pub enum Bug {
     DisarmsWithoutSpace,
     /// The alarm of a corrupt member is disarmed while the store has the member.
     DisarmsACorruptMember,
-    /// A member continues alone before all others are stopped.
-    SkipsAStepOfARebuild,
     /// A bug in a rollout.
     InRollout(RolloutBug),
 }
 
 impl Bug {
     /// Every planted bug.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 45] = [
         Self::SavesAfterwards,
         Self::IgnoresFailedSaves,
         Self::BearsTwice,
@@ -132,7 +129,6 @@ impl Bug {
         Self::DefragmentsTheLeader,
         Self::DisarmsWithoutSpace,
         Self::DisarmsACorruptMember,
-        Self::SkipsAStepOfARebuild,
         Self::InRollout(RolloutBug::UpgradesControllersFirst),
         Self::InRollout(RolloutBug::UpgradesServersFirst),
         Self::InRollout(RolloutBug::SkipsAMinorVersion),
@@ -223,11 +219,6 @@ impl SimulationState {
                 if let Some(pod) = stopping.map(|(pod, _)| pod.clone()) {
                     documents.components.remove(&pod);
                 }
-            }
-            Some(Bug::SkipsAStepOfARebuild) => {
-                let rebuilds = stores(&mut documents).filter_map(|store| store.rebuild.as_mut());
-                let stopping = rebuilds.filter(|rebuild| rebuild.phase == RebuildPhase::Stopping);
-                stopping.for_each(|rebuild| rebuild.phase = RebuildPhase::Starting);
             }
             Some(Bug::DropsASecret) => {
                 if let Some(last) = documents.secrets.keys().last().cloned() {
