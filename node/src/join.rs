@@ -369,7 +369,7 @@ async fn check_machine(options: &JoinOptions) -> Result<(), JoinError> {
 }
 
 /// Returns an endpoint whose chain contains an authority of the token, before the token is sent to any endpoint. An ingress closes connections while
-/// no API server is ready, so endpoints that do only that are checked again.
+/// no API server is ready, so as long as none is trusted and one does that, all are checked again.
 async fn trust(token: &JoinToken, proxies: &HttpProxies) -> Result<TrustedEndpoint, JoinError> {
     let end = Instant::now() + YOUNG;
     let (trusted, others) = loop {

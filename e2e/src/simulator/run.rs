@@ -255,10 +255,9 @@ async fn delete_clusters_without_data(sim: &Sim) {
     // What is reported of a store on lost machines depends on which of its members were there.
     let has_losses = !world.losses.lost.is_empty();
     for name in lost {
-        let is_reported = world
-            .waiting
-            .iter()
-            .any(|waiting| waiting.starts_with(&format!("{name}/etcd")) && (waiting.contains("data") || has_losses));
+        let of_member = |waiting: &&String| waiting.starts_with(&format!("{name}/etcd-")) && waiting.contains("data");
+        let of_store = |waiting: &&String| has_losses && waiting.starts_with(&format!("{name}/etcd"));
+        let is_reported = world.waiting.iter().any(|waiting| of_member(&waiting) || of_store(&waiting));
         if end == Some(RunOutcome::Settled) || !is_reported {
             let what = format!("{name}: {end:?}, waits for {}", world.waiting.join("; "));
             world.report_violation("a store that lost data is reported", what);
