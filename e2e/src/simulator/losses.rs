@@ -7,10 +7,8 @@ use keelway_api::{
     cluster::EtcdStatus,
     hypervisor::LOST_ANNOTATION,
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
-    store_observation::{MemberAlarm, MemberId},
     store_rebuild::QuorumRecovery,
 };
-use keelway_planner::StoreOrder;
 use tokio::time::Instant;
 
 use super::{
@@ -56,7 +54,6 @@ impl SimulatedLosses {
 impl SimulationState {
     /// Loses machines now and then. A person notices it some seconds later.
     pub(super) fn advance_losses(&mut self) {
-        self.accept_corrupt_only_members();
         if !self.losses.happen || self.weather.calm || self.pass.stale || self.manual_edit.is_some() {
             return;
         }
@@ -75,20 +72,6 @@ impl SimulationState {
         }
         if self.losses.random.one_in(3) {
             self.request_recoveries();
-        }
-    }
-
-    /// A person uses the data of a corrupt member that is the only one, as `etcdctl alarm disarm` does.
-    fn accept_corrupt_only_members(&mut self) {
-        for cluster in self.stores.keys().cloned().collect::<Vec<_>>() {
-            let up = self.working_members(&cluster);
-            let Some(store) = self.stores.get_mut(&cluster).filter(|store| store.list().len() == 1) else { continue };
-            let of_only =
-                |(id, alarm): &(MemberId, MemberAlarm)| *alarm == MemberAlarm::Corrupt && store.list().contains_key(id);
-            let Some((id, alarm)) = store.alarms().find(of_only) else { continue };
-            if store.execute(&StoreOrder::Disarm { id, alarm }, &up).is_ok() {
-                self.trace_line(format!("a person disarms the alarm of the only member of {cluster}"));
-            }
         }
     }
 

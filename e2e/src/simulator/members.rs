@@ -89,7 +89,7 @@ impl SimulationState {
     }
 
     /// The ids of running members that other machines can reach, and that the store has not removed.
-    pub(super) fn working_members(&self, cluster: &ClusterId) -> BTreeSet<MemberId> {
+    fn working_members(&self, cluster: &ClusterId) -> BTreeSet<MemberId> {
         let Some(store) = self.stores.get(cluster) else { return BTreeSet::new() };
         let ids = self.members(cluster).filter_map(|(_, member)| member.id);
         ids.filter(|id| !store.has_removed(*id)).collect()

@@ -44,7 +44,9 @@ impl SimulationState {
         }
         let voters: Vec<MemberId> =
             store.list().iter().filter(|(_, listed)| !listed.is_learner).map(|(id, _)| *id).collect();
-        let is_calm = voters.len() > 2 && voters.len() == store.list().len() && store.alarms().next().is_none();
+        // With a member on a lost machine and a corrupt one, a person has to decide.
+        let is_whole = voters.len() == store.list().len() && !self.losses.happen;
+        let is_calm = voters.len() > 2 && is_whole && store.alarms().next().is_none();
         if is_calm
             && clients.one_in(60)
             && let Some(member) = clients.pick(voters)
