@@ -208,10 +208,16 @@ fn server() -> SocketAddr {
 /// An API server of which only `/readyz` responds. Any other connection gets a byte.
 #[derive(Default)]
 struct Readyz {
-    /// The name of the failed check, or nothing.
-    failed: Mutex<&'static str>,
-    /// How many requests failed.
+    failing: Mutex<Failing>,
+    /// How many requests failed since that was ordered.
     failures: AtomicUsize,
+}
+
+/// Which of the next requests fail.
+#[derive(Default)]
+struct Failing {
+    check: &'static str,
+    requests: usize,
 }
 
 impl Readyz {
@@ -240,20 +246,26 @@ impl Readyz {
 
     /// Returns the response, in the form of `k8s.io/apiserver/pkg/server/healthz`.
     fn response(&self) -> String {
-        let failed = *self.failed.lock().unwrap();
-        let (status, body) = if failed.is_empty() {
-            ("200 OK", "ok".to_owned())
-        } else {
-            self.failures.fetch_add(1, Ordering::SeqCst);
-            let body = format!("[+]ping ok\n[+]log ok\n[-]{failed} failed: reason withheld\nreadyz check failed\n");
-            ("500 Internal Server Error", body)
+        let mut failing = self.failing.lock().unwrap();
+        let (status, body) = match failing.requests.checked_sub(1) {
+            None => ("200 OK", "ok".to_owned()),
+            Some(left) => {
+                failing.requests = left;
+                self.failures.fetch_add(1, Ordering::SeqCst);
+                let body = format!(
+                    "[+]ping ok\n[+]log ok\n[-]{} failed: reason withheld\nreadyz check failed\n",
+                    failing.check
+                );
+                ("500 Internal Server Error", body)
+            }
         };
         format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
     }
 
-    fn fail(&self, check: &'static str) {
+    fn fail(&self, check: &'static str, requests: usize) {
+        let mut failing = self.failing.lock().unwrap();
         self.failures.store(0, Ordering::SeqCst);
-        *self.failed.lock().unwrap() = check;
+        *failing = Failing { check, requests };
     }
 
     fn until_failures(&self, least: usize) {
@@ -271,12 +283,12 @@ fn an_api_server_that_stops_or_lacks_etcd_keeps_its_connections_and_gets_no_new_
         let readyz = Arc::new(Readyz::default());
         let ingress = LimitedIngress::start_with("readyz", readyz.serve(), RULE, ServerChecks::Http);
         let mut kept = ingress.connect(ONE).unwrap();
-        readyz.fail(check);
+        readyz.fail(check, usize::MAX);
         until("no new connections", || ingress.connect(ONE).is_none());
         readyz.until_failures(4);
         assert_eq!(ingress.server_column("status"), "NOLB", "{check}");
         assert!(still_responds(&mut kept), "{check}");
-        readyz.fail("");
+        readyz.fail("", 0);
         until("new connections again", || ingress.connect(ONE).is_some());
     }
 }
@@ -286,16 +298,16 @@ fn a_readyz_that_fails_once_for_another_reason_costs_no_connection() {
     let readyz = Arc::new(Readyz::default());
     let ingress = LimitedIngress::start_with("synced", readyz.serve(), RULE, ServerChecks::Http);
     let mut kept = ingress.connect(ONE).unwrap();
-    readyz.fail("informer-sync");
+    readyz.fail("informer-sync", 1);
     until("haproxy has counted the failure", || ingress.server_column("chkfail") == "1");
-    readyz.fail("");
     assert!(ingress.server_column("status").starts_with("UP"));
     assert!(ingress.connect(ONE).is_some());
     assert!(still_responds(&mut kept));
 
-    readyz.fail("informer-sync");
+    readyz.fail("informer-sync", usize::MAX);
     until("no new connections", || ingress.connect(ONE).is_none());
     assert_eq!(ingress.server_column("status"), "DOWN");
+    assert!(!still_responds(&mut kept), "clients connect again to another API server");
 }
 
 const ONE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
