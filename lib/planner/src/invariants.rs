@@ -480,15 +480,21 @@ fn first_members_stay(step: &PlanTransition) -> Vec<String> {
         let store = cluster.status.as_ref()?.etcd.clone()?;
         Some((store.born_at, store.initial_cluster))
     };
-    // A store that is restored has another id from then on.
+    // A store that is restored has another id from then on. If the restored data is lost, members report the id of theirs.
     let id = |cluster: &Cluster| etcd(cluster).and_then(|store| store.cluster_id.clone());
     let is_restored = |cluster: &Cluster| {
         let rebuild = etcd(cluster).and_then(|store| store.rebuild.as_ref());
         rebuild.is_some_and(|rebuild| rebuild.phase == RebuildPhase::Preparing)
     };
+    let is_withdrawn = |old: &Cluster, new: &Cluster| {
+        let is_rebuilt = |cluster: &Cluster| etcd(cluster).is_some_and(|store| store.rebuild.is_some());
+        is_rebuilt(old) && !is_rebuilt(new) && id(new).is_none()
+    };
     let both = step.before.clusters.iter().filter_map(|(name, old)| Some((name, old, step.after.clusters.get(name)?)));
     let changed = both.filter(|(_, old, new)| {
-        store(old).is_some_and(|before| store(new) != Some(before) || (id(old) != id(new) && !is_restored(old)))
+        store(old).is_some_and(|before| {
+            store(new) != Some(before) || (id(old) != id(new) && !is_restored(old) && !is_withdrawn(old, new))
+        })
     });
     changed.map(|(name, ..)| name.to_string()).collect()
 }
@@ -584,7 +590,7 @@ fn removed_members_stop(step: &PlanTransition) -> Vec<String> {
         for (name, member) in &after.members {
             let was_ordered = before.members.get(name).is_some_and(|before| before.removal.is_some());
             let is_listed = list.is_none_or(|list| lists(list, &member.id));
-            let is_retired = rebuild_check::retires(before, after, name);
+            let is_retired = rebuild_check::retires(step, cluster, (before, after), name);
             if member.removal.is_some() && !was_ordered && is_listed && !is_retired {
                 found.push(format!("{cluster}: the data of {name}"));
             }

@@ -129,7 +129,7 @@ pub(crate) fn clear_alarms(plan: &mut Plan, at: StoreContext<'_>) {
     if let Some(unclear) = view.unclear_corruption() {
         let role = WaitSubject::Role(at.cluster.reference.clone(), Role::Etcd);
         plan.block(role, WaitBlocker::UnclearCorruption(unclear));
-    } else if !disarm_removed(plan, at, &view) {
+    } else if !disarm_removed(plan, at, &view) && !view.alarms.is_empty() {
         store_space::plan_space(plan, at, &view);
     }
 }

@@ -13,7 +13,7 @@
 //! 4. A request concerns the loss that was recorded before it. It names no member that responds.
 //! 5. The survivor is the voter that responds with the highest committed index. Its machine responds, has its data, and has room for a copy.
 //! 6. The API servers and all members are stopped before data is changed.
-//! 7. The survivor's data is copied before the survivor starts.
+//! 7. The survivor's data is copied before the survivor starts. A copy that was there before is none of this rebuild: its number is not used again.
 //! 8. The survivor runs with `--force-new-cluster` in the phase `Starting` only. No API server runs in that phase, and no member is added, so an
 //!    agent that restarts the container repeats nothing that counts.
 //! 9. API servers start after the survivor led alone without that argument.
@@ -43,7 +43,7 @@ use keelway_api::{
 pub use recovery::RecoveryBlocker;
 
 use crate::{
-    ComponentRef, Decision, WaitBlocker, WaitKind, WaitSubject, Waiting,
+    ComponentRef, Decision, PassObservation, WaitBlocker, WaitKind, WaitSubject, Waiting,
     access::serves,
     component_set::of_role,
     deletion::{answers, is_machine_lost},
@@ -63,7 +63,7 @@ pub(crate) fn plan_rebuild(plan: &mut Plan, fleet: &mut FleetCapacity, at: Store
             change_store(plan, at, |store| store.rebuild = None);
             return false;
         }
-        if !restore::withdraw_unwanted(plan, at, &rebuild) {
+        if !restore::withdraw_unwanted(plan, at, &rebuild) && !restore::wait_for_request(plan, at, &rebuild) {
             continue_rebuild(plan, at, &rebuild);
         }
         return true;
@@ -92,11 +92,9 @@ fn is_needless(documents: &Documents, at: StoreContext<'_>, rebuild: &StoreRebui
 
 /// Gate 13.
 fn is_survivor_lost(documents: &Documents, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
-    let component = documents.components.get(&pod(at.id, &rebuild.member));
-    let is_lost = |name: &HypervisorName| at.seen.machine(name).is_none() && is_machine_lost(documents, name);
     matches!(rebuild.source, RebuildSource::Survivor { .. })
         && rebuild.phase < RebuildPhase::Starting
-        && component.is_some_and(|component| is_lost(&component.spec.hypervisor))
+        && lost_machine(documents, at, rebuild).is_some()
 }
 
 /// Records since when the quorum is lost. A store that was not observed keeps its record.
@@ -127,11 +125,12 @@ fn begin(plan: &mut Plan, at: StoreContext<'_>, loss: &QuorumLoss<'_>, survivor:
     if plan.documents.components.get(&name).is_some_and(|document| document.is_leaving()) {
         set_stage(plan, &name, ComponentStage::Joining);
     }
+    let last_copy = last_copy(&plan.documents, at.seen, &name);
     change_store(plan, at, |store| {
         store.change = None;
         store.quorum_lost_since = None;
         store.rebuild = Some(StoreRebuild {
-            number: store.rebuilt.as_ref().map_or(1, |last| last.number + 1),
+            number: 1 + store.rebuilt.as_ref().map_or(0, |last| last.number).max(last_copy),
             source: RebuildSource::Survivor { lost: silent },
             member: survivor.member.clone(),
             phase: RebuildPhase::Stopping,
@@ -140,6 +139,13 @@ fn begin(plan: &mut Plan, at: StoreContext<'_>, loss: &QuorumLoss<'_>, survivor:
         });
     });
     wait_for_phase(plan, at, &survivor.member, RebuildPhase::Stopping);
+}
+
+/// The number of the newest copy beside the data of a member, or zero. One remains of a rebuild that was given up, or that the documents do not record
+/// because they are older.
+pub(crate) fn last_copy(documents: &Documents, seen: &PassObservation, member: &PodName) -> u32 {
+    let machine = documents.components.get(member).map(|component| &component.spec.hypervisor);
+    machine.and_then(|machine| seen.machine(machine)?.last_copy_of(member, DATA)).unwrap_or_default()
 }
 
 fn continue_rebuild(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) {
@@ -252,6 +258,16 @@ fn end(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) {
             at: Time(at.now),
         });
     });
+}
+
+/// The machine of the one member, if it is lost with the data of that member.
+pub(crate) fn lost_machine(
+    documents: &Documents,
+    at: StoreContext<'_>,
+    rebuild: &StoreRebuild,
+) -> Option<HypervisorName> {
+    let machine = &documents.components.get(&pod(at.id, &rebuild.member))?.spec.hypervisor;
+    (at.seen.machine(machine).is_none() && is_machine_lost(documents, machine)).then(|| machine.clone())
 }
 
 /// The pod of the one member, and the state of its machine. None: the machine was not observed.

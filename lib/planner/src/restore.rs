@@ -9,7 +9,8 @@
 //! 4. The members whose machines do not respond are no majority: they could continue on the other side of a partition.
 //!
 //! The new member has a name that was never used, and a cluster token of its own, so that no member of before accepts it. Its data is made in one step
-//! while it may not start: data that is there is complete. Until then, a person can withdraw the request, and the members of before continue.
+//! while it may not start: data that is there is complete. Until then, a person can withdraw the request, and the members of before continue. So they do
+//! if the machine with that data is lost before an API server served it.
 
 use alloc::{
     collections::BTreeMap,
@@ -44,6 +45,7 @@ use crate::{
     placement,
     plan::Plan,
     pod::{MissingKey, PodInputs},
+    rebuild,
     secret_names::ENCRYPTION,
     store_start::{DATA, STOPPED_IN_REBUILD, machine_that_cannot_stop},
     tenant::Tenant,
@@ -118,6 +120,12 @@ pub enum RestoreBlocker {
     /// The machine was not observed.
     #[error("its machine to respond; nothing is stopped until then")]
     SilentMachine,
+    /// The machine that has the restored data is lost.
+    #[error(
+        "another request: {0} is marked as lost, and only that machine has the restored data; run `keelway cluster restore` again, or remove \
+         spec.etcd.restore, and the earlier members continue with their data"
+    )]
+    LostMachine(HypervisorName),
 }
 
 /// Begins the restore that is requested of a created store. Returns whether there is one, so that nothing else is decided about the store.
@@ -282,7 +290,8 @@ fn note_restored(plan: &mut Plan, at: StoreContext<'_>, member: &ComponentName) 
     });
 }
 
-/// Withdraws a restore whose request was removed or replaced before its data was complete. The members of before continue. Returns whether it did.
+/// Withdraws a restore whose request was removed or replaced before its data was complete, or after that data was lost. The members of before continue.
+/// Returns whether it did.
 pub(crate) fn withdraw_unwanted(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
     if !matches!(rebuild.source, RebuildSource::Snapshot { .. }) {
         return false;
@@ -291,13 +300,28 @@ pub(crate) fn withdraw_unwanted(plan: &mut Plan, at: StoreContext<'_>, rebuild: 
     let is_wanted = cluster.spec.etcd.restore.as_ref().is_some_and(|request| request.is_executed_by(&rebuild.source));
     let Some(store) = store(&plan.documents, at) else { return false };
     let has_others = store.staying_members().any(|(name, _)| *name != rebuild.member);
-    if is_wanted || !has_others || rebuild.phase > RebuildPhase::Preparing {
+    let is_made = rebuild.phase > RebuildPhase::Preparing;
+    if is_wanted || !has_others || (is_made && rebuild::lost_machine(&plan.documents, at, rebuild).is_none()) {
         return false;
     }
-    change_store(plan, at, |store| store.rebuild = None);
+    change_store(plan, at, |store| {
+        store.rebuild = None;
+        if is_made {
+            // It was the id of the restored store. Members report their own.
+            store.cluster_id = None;
+        }
+    });
     retire(plan, at, &rebuild.member, RemovalReason::MemberRemoved);
     let component = ComponentRef { cluster: at.cluster.reference.clone(), component: rebuild.member.clone() };
     plan.decisions.push(Decision::WithdrawRestore { component });
+    true
+}
+
+/// Waits for another request if the restored data is lost. Returns whether it is.
+pub(crate) fn wait_for_request(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
+    let is_made = matches!(rebuild.source, RebuildSource::Snapshot { .. }) && rebuild.phase > RebuildPhase::Preparing;
+    let Some(machine) = rebuild::lost_machine(&plan.documents, at, rebuild).filter(|_| is_made) else { return false };
+    block(plan, WaitSubject::Role(at.cluster.reference.clone(), Role::Etcd), RestoreBlocker::LostMachine(machine));
     true
 }
 

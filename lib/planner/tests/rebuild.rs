@@ -220,6 +220,30 @@ fn a_second_loss_is_another_rebuild_with_another_copy() {
     assert_eq!(world.forced.len(), 2);
 }
 
+/// The copy of a rebuild that was given up is older than what the survivor has stored since.
+#[test]
+fn a_rebuild_that_was_given_up_leaves_a_copy_that_no_other_one_uses() {
+    let (mut world, killed) = without_quorum(3, 2);
+    request(&mut world, &killed);
+    while !world.has_copy(1) {
+        let _ = world.pass(&calm(3));
+    }
+    world.lost.clear();
+    world.returned = true;
+    world.settle(3);
+    world.returned = false;
+    assert!(world.has_copy(1) && world.forced.is_empty());
+
+    let killed = kill(&mut world, 2);
+    pass_twice(&mut world, 3);
+    request(&mut world, &killed);
+    for _ in 0..20 {
+        let _ = world.pass(&calm(3));
+    }
+    assert_eq!(world.status().rebuilt.unwrap().number, 2);
+    assert!(world.has_copy(2) && world.forced.len() == 1);
+}
+
 /// A machine that does not respond is not awaited (gate 6), so an API server may continue on it beside a forced member. What it writes stays, and is
 /// none of these histories.
 fn silent_without_servers(world: &World, bits: u8) -> u8 {

@@ -170,8 +170,11 @@ impl Start {
 /// Returns the name of a copy of a data directory. The machine keeps it until the component is removed.
 #[must_use]
 pub fn copy_name(data: &str, copy: u32) -> String {
-    format!("{data}.copy-{copy}")
+    format!("{data}{COPY}{copy}")
 }
+
+/// What is between the name of a data directory and the number of a copy.
+pub(super) const COPY: &str = ".copy-";
 
 /// A file that a component reads. Owned by the pod's user and group, mode 0600.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,7 +14,7 @@ use crate::{
     machine::{
         SMALLEST_QUOTA,
         amount::{Amount, Disk},
-        config::{Applied, Start, is_fetch_failure},
+        config::{Applied, COPY, Start, is_fetch_failure},
         format::FormatRange,
     },
     name::{ClusterId, InstallationId, PodName},
@@ -486,6 +486,14 @@ impl MachineState {
     #[must_use]
     pub fn data_of(&self, pod: &PodName, name: &str) -> DataState {
         self.data.get(&format!("{}/{}/{name}", pod.cluster, pod.component)).copied().unwrap_or_default()
+    }
+
+    /// The highest number of a copy of a data directory ([`super::copy_name`]). None: there is no copy.
+    #[must_use]
+    pub fn last_copy_of(&self, pod: &PodName, name: &str) -> Option<u32> {
+        let copies = format!("{}/{}/{name}{COPY}", pod.cluster, pod.component);
+        let found = self.data.range(copies.clone()..).map_while(|(path, _)| path.strip_prefix(&copies));
+        found.filter_map(|number| number.parse().ok()).max()
     }
 }
 

@@ -17,6 +17,7 @@ use keelway_api::{
 };
 
 use super::{PlanTransition, etcd, stores};
+use crate::rebuild;
 
 const FORCED: &str = "--force-new-cluster";
 
@@ -30,7 +31,7 @@ pub(super) fn rebuilds_take_steps(step: &PlanTransition) -> Vec<String> {
                 continues_wrongly(step, cluster, (old, new)).or_else(|| removes_early(before, after))
             }
             // Nothing was changed yet.
-            (Some(old), None) if is_restore(old) && is_withdrawn(cluster, old, after) => None,
+            (Some(old), None) if is_restore(old) && is_withdrawn(step, cluster, old, after) => None,
             (Some(old), None)
                 if !is_restore(old) && old.phase < RebuildPhase::Starting && before.rebuilt == after.rebuilt =>
             {
@@ -60,6 +61,8 @@ fn begins_wrongly(
         Some("a majority works")
     } else if !responding.contains(&&rebuild.member) {
         Some("the member does not respond")
+    } else if last_copy(step, cluster, rebuild) >= rebuild.number {
+        Some("a copy of before counts as its own")
     } else if !is_ordered(cluster, before, &responding) {
         Some("nothing orders it")
     } else {
@@ -67,15 +70,32 @@ fn begins_wrongly(
     }
 }
 
+fn last_copy(step: &PlanTransition, cluster: &Cluster, rebuild: &StoreRebuild) -> u32 {
+    let pod = cluster.id().map(|id| PodName { cluster: id.clone(), component: rebuild.member.clone() });
+    pod.map_or(0, |pod| rebuild::last_copy(&step.after, &step.seen, &pod))
+}
+
 fn is_restore(rebuild: &StoreRebuild) -> bool {
     matches!(rebuild.source, RebuildSource::Snapshot { .. })
 }
 
-/// A restore is withdrawn before the data of its member is complete, and the members of before stay.
-fn is_withdrawn(cluster: &Cluster, old: &StoreRebuild, after: &EtcdStatus) -> bool {
+/// A restore is withdrawn before the data of its member is complete, or after it was lost, and the members of before stay.
+fn is_withdrawn(step: &PlanTransition, cluster: &Cluster, old: &StoreRebuild, after: &EtcdStatus) -> bool {
     let is_requested = cluster.spec.etcd.restore.as_ref().is_some_and(|request| request.is_executed_by(&old.source));
     let others = after.staying_members().filter(|(name, _)| **name != old.member).count();
-    is_restore(old) && !is_requested && old.phase <= RebuildPhase::Preparing && others > 0
+    !is_requested && is_revocable(step, cluster, old) && others > 0
+}
+
+/// Whether a restore can be withdrawn: its data is not complete, or is lost with its machine.
+fn is_revocable(step: &PlanTransition, cluster: &Cluster, restore: &StoreRebuild) -> bool {
+    let pod = cluster.id().map(|id| PodName { cluster: id.clone(), component: restore.member.clone() });
+    let component = pod.and_then(|pod| step.before.components.get(&pod));
+    let is_lost = component.is_some_and(|component| {
+        let machine = &component.spec.hypervisor;
+        let document = step.before.hypervisors.get(machine);
+        step.seen.machine(machine).is_none() && document.is_some_and(|document| document.is_lost())
+    });
+    restore.phase <= RebuildPhase::Preparing || is_lost
 }
 
 fn is_ordered(cluster: &Cluster, store: &EtcdStatus, responding: &[&ComponentName]) -> bool {
@@ -198,11 +218,16 @@ fn may_be_forced(
 }
 
 /// Whether a rebuild that ended retires a member.
-pub(super) fn retires(before: &EtcdStatus, after: &EtcdStatus, member: &ComponentName) -> bool {
+pub(super) fn retires(
+    step: &PlanTransition,
+    cluster: &ClusterRef,
+    (before, after): (&EtcdStatus, &EtcdStatus),
+    member: &ComponentName,
+) -> bool {
     let ended = before.rebuild.as_ref().filter(|_| after.rebuild.is_none());
-    ended.is_some_and(|rebuild| {
-        let is_withdrawn = is_restore(rebuild) && rebuild.phase <= RebuildPhase::Preparing;
-        (rebuild.phase == RebuildPhase::Serving && rebuild.member != *member)
-            || (is_withdrawn && rebuild.member == *member)
+    ended.zip(step.after.clusters.get(cluster)).is_some_and(|(rebuild, cluster)| {
+        let is_withdrawn = is_restore(rebuild) && before.rebuilt == after.rebuilt;
+        (rebuild.phase == RebuildPhase::Serving && !is_withdrawn && rebuild.member != *member)
+            || (is_withdrawn && is_revocable(step, cluster, rebuild) && rebuild.member == *member)
     })
 }

@@ -70,6 +70,8 @@ pub(super) struct World {
     pub(super) snapshot: Result<RestorableSnapshot, String>,
     /// The data that was made from it, until its member starts.
     restored: Option<(PodName, StoreModel)>,
+    /// The store of the members of before, since a restored one started.
+    pub(super) before_restore: Option<StoreModel>,
     /// What the cluster records of the Secrets that were written again.
     pub(super) rewrite: SecretRewrite,
     /// What each worker reports.
@@ -111,6 +113,7 @@ impl World {
             returned: false,
             snapshot: Ok(RestorableSnapshot { kubernetes: "1.37.0".to_owned(), etcd: "3.7.0".to_owned(), revision: 7 }),
             restored: None,
+            before_restore: None,
             rewrite: SecretRewrite::default(),
             workers: Vec::new(),
             stuck_worker: None,
@@ -387,7 +390,7 @@ impl World {
         let running: Vec<PodName> = state.sandboxes.iter().map(|sandbox| sandbox.pod.clone()).collect();
         for pod in running {
             if let Some((_, store)) = self.restored.take_if(|(restored, _)| *restored == pod) {
-                self.store = Some(store);
+                self.before_restore = self.store.replace(store);
             }
             if let Some(wanted) = config.pods.get(&pod).filter(|_| pod.component.as_str().starts_with("etcd-")) {
                 self.start(&pod, wanted);
@@ -423,9 +426,13 @@ impl World {
         let runs = |role: &str| others.iter().any(|other| other.component.as_str().starts_with(role));
         assert!(!runs("kube-apiserver-"), "an API server runs: {others:?}");
         assert!(!runs("etcd-"), "another member runs: {others:?}");
-        let data = self.machines.values().flat_map(|state| &state.data);
-        let mut copies = data.filter(|(path, data)| path.starts_with(&format!("{pod}/data.copy-")) && data.used);
-        assert!(copies.next().is_some(), "the data was not copied");
+        assert!(self.has_copy(self.status().rebuild.unwrap().number), "the data was not copied");
+    }
+
+    /// Whether a member has a copy of its data with this number.
+    pub(super) fn has_copy(&self, number: u32) -> bool {
+        let mut data = self.machines.values().flat_map(|state| &state.data);
+        data.any(|(path, data)| path.ends_with(&format!("/data.copy-{number}")) && data.used)
     }
 
     /// Starts a member as etcd does: with data, it goes on with its id.

@@ -1,6 +1,11 @@
 //! Rebuilds with a planted fault: the plan checker reports each of them.
 
-use keelway_api::{cluster::EtcdStatus, store_rebuild::RebuildPhase};
+use keelway_api::{
+    cluster::EtcdStatus,
+    machine::{DataState, ObservedValue, copy_name},
+    name::PodName,
+    store_rebuild::RebuildPhase,
+};
 use keelway_planner::{PassObservation, Plan, invariants};
 
 use super::{annotate, change_spec, kill, pass_twice, phase, request, without_quorum};
@@ -46,6 +51,21 @@ fn a_start_before_the_copy_is_found() {
     let to = |store: &mut EtcdStatus| store.rebuild.as_mut().unwrap().phase = RebuildPhase::Starting;
     plant(RebuildPhase::Stopping, to, STEPS);
     plant(RebuildPhase::Stopping, to, ALONE);
+}
+
+#[test]
+fn a_copy_of_before_is_found() {
+    let (mut world, killed) = without_quorum(3, 2);
+    annotate(&mut world);
+    request(&mut world, &killed);
+    let (mut plan, mut seen, _) = world.decide(&calm(3));
+    let (member, number) = (store(&mut plan).rebuild.as_ref().unwrap().member.clone(), 1);
+    assert_eq!(store(&mut plan).rebuild.as_ref().unwrap().number, number);
+    let machine = &world.members()[&member];
+    let ObservedValue::Known(state) = &mut **seen.machines.get_mut(machine).unwrap() else { panic!("{machine}") };
+    let pod = PodName { cluster: world.id(), component: member };
+    state.data.insert(format!("{pod}/{}", copy_name("data", number)), DataState { marked: true, used: true });
+    assert!(is_found(&world, &plan, &seen, STEPS));
 }
 
 #[test]

@@ -120,6 +120,49 @@ fn a_request_that_is_removed_brings_the_members_of_before_back() {
     assert_eq!((after.cluster_id, after.rebuild, after.rebuilt), (before.cluster_id, None, None));
 }
 
+/// A store whose restored member starts, and is on a lost machine.
+fn restored_and_lost() -> World {
+    let mut world = World::settled(3);
+    request(&mut world);
+    while phase(&world) != Some(RebuildPhase::Starting) {
+        let _ = world.pass(&calm(3));
+    }
+    let machine = world.members()[&world.status().rebuild.unwrap().member].clone();
+    let number = world.number_of(&machine);
+    world.lost.insert(number);
+    for _ in 0..3 {
+        assert_eq!(blocked(&world.pass(&calm(3))), None, "the machine may return");
+    }
+    world.lose(number);
+    let _ = world.pass(&calm(3));
+    let text = blocked(&world.pass(&calm(3))).unwrap();
+    assert!(text.contains(&format!("{machine} is marked as lost")), "{text}");
+    assert_eq!(phase(&world), Some(RebuildPhase::Starting));
+    world
+}
+
+#[test]
+fn another_request_replaces_a_restore_whose_data_is_lost() {
+    let mut world = restored_and_lost();
+    let first = world.status().rebuild.unwrap().member;
+    request(&mut world);
+    world.settle(3);
+    let status = world.status();
+    assert!(status.rebuild.is_none() && status.rebuilt.unwrap().member != first);
+}
+
+#[test]
+fn a_restore_whose_data_is_lost_can_be_given_up() {
+    let mut world = restored_and_lost();
+    let before = ["etcd-0", "etcd-1", "etcd-2"].map(|name| name.parse().unwrap());
+    change_spec(&mut world, |spec| spec.restore = None);
+    world.store = world.before_restore.take();
+    world.settle(3);
+    let status = world.status();
+    assert!(status.rebuild.is_none() && status.rebuilt.is_none());
+    assert!(before.iter().all(|name| world.members().contains_key(name)), "{:?}", world.members());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
