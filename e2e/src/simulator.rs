@@ -21,6 +21,7 @@ mod minter;
 mod person;
 mod program;
 mod random;
+mod restores;
 mod rollout_bugs;
 mod rollout_rules;
 mod rollouts;

@@ -88,13 +88,15 @@ pub enum Bug {
     DisarmsWithoutSpace,
     /// The alarm of a corrupt member is disarmed while the store has the member.
     DisarmsACorruptMember,
+    /// The earlier members of a store continue while it is restored, and are treated as stopped.
+    KeepsEarlierMembers,
     /// A bug in a rollout.
     InRollout(RolloutBug),
 }
 
 impl Bug {
     /// Every planted bug.
-    pub const ALL: [Self; 45] = [
+    pub const ALL: [Self; 46] = [
         Self::SavesAfterwards,
         Self::IgnoresFailedSaves,
         Self::BearsTwice,
@@ -129,6 +131,7 @@ impl Bug {
         Self::DefragmentsTheLeader,
         Self::DisarmsWithoutSpace,
         Self::DisarmsACorruptMember,
+        Self::KeepsEarlierMembers,
         Self::InRollout(RolloutBug::UpgradesControllersFirst),
         Self::InRollout(RolloutBug::UpgradesServersFirst),
         Self::InRollout(RolloutBug::SkipsAMinorVersion),
@@ -177,6 +180,10 @@ impl SimulationState {
                 for server in state.servers.values_mut().flat_map(BTreeMap::values_mut) {
                     server.admin = ServerAdmin::Drains;
                 }
+                ObservedValue::Known(state)
+            }
+            (Some(Bug::KeepsEarlierMembers), ObservedValue::Known(mut state)) => {
+                state.sandboxes.retain(|sandbox| !self.is_earlier_member(&sandbox.pod));
                 ObservedValue::Known(state)
             }
             (_, seen) => seen,
@@ -253,6 +260,14 @@ impl SimulationState {
             }
             Some(Bug::StartsOnAnyData) => {
                 actions = self.decided_for(machine, config, actions, |pod| Pod { start: Start::Always, ..pod });
+            }
+            Some(Bug::KeepsEarlierMembers) if config.pods.values().any(|pod| pod.start == Start::Stopped) => {
+                let continues = |pod: Pod| {
+                    let is_member = pod.containers.last().is_some_and(|main| main.name == "etcd");
+                    let start = if is_member && pod.start == Start::Stopped { Start::OnUsedData } else { pod.start };
+                    Pod { start, ..pod }
+                };
+                actions = self.decided_for(machine, config, actions, continues);
             }
             Some(Bug::LeavesOutWhatCannotBeBuilt) => {
                 actions =

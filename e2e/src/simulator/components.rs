@@ -3,10 +3,15 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use keelway_api::{Documents, jiff::Timestamp, machine::ObservedValue, name::ClusterId};
+use keelway_api::{
+    Cluster, Documents,
+    jiff::Timestamp,
+    machine::ObservedValue,
+    name::{ClusterId, PodName},
+};
 use keelway_planner::{
-    ClusterAccess, ComponentHealth, FirstBindings, ObservedTrust, Probe, SecretRewrite, StoreObservation, StoreOrder,
-    UpgradePreflight, access,
+    ClusterAccess, ComponentHealth, FirstBindings, ObservedTrust, Probe, RestorableSnapshot, SecretRewrite,
+    StoreObservation, StoreOrder, UpgradePreflight, access,
 };
 use keelway_reconciler::Components;
 
@@ -15,6 +20,7 @@ use super::{
     fault::FaultPoint,
     fault_steps::{Sim, StepTarget},
     program::SimulatedProgram,
+    restores::RestoredMember,
     state::SimulationState,
     stored_secrets::StoredSecrets,
 };
@@ -92,6 +98,15 @@ impl Components for SimulatedComponents {
         seen
     }
 
+    async fn restorable(&self, _documents: &Documents, cluster: &Cluster) -> Result<RestorableSnapshot, String> {
+        let mut world = self.0.world();
+        let found = world.read_snapshot();
+        if let Some(id) = cluster.id() {
+            world.pass.seen.restores.insert(id.clone(), found.clone());
+        }
+        found
+    }
+
     async fn rewritten(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<SecretRewrite> {
         let of = id.clone();
         let seen = self.ask_api(documents, id, move |world| {
@@ -129,6 +144,9 @@ impl Components for SimulatedComponents {
 
     async fn order(&self, documents: &Documents, members: &[Probe], order: &StoreOrder) -> Result<(), String> {
         self.begin_effect(documents, order.to_string());
+        if let StoreOrder::Restore { pod, .. } = order {
+            return self.restore(documents, pod).await;
+        }
         let asked = {
             let world = self.0.world();
             let is_well = |probe: &&Probe| {
@@ -146,6 +164,14 @@ impl Components for SimulatedComponents {
 }
 
 impl SimulatedComponents {
+    async fn restore(&self, documents: &Documents, pod: &PodName) -> Result<(), String> {
+        let new = RestoredMember::of(documents, pod).ok_or("the documents do not have its first member")?;
+        let machine = new.machine.clone();
+        let made =
+            self.0.step(FaultPoint::Order, StepTarget::Network(&machine), move |world| world.make_restored_data(&new));
+        made.await.map_err(|refused| refused.to_string())
+    }
+
     /// Asks the first API server of a cluster.
     async fn ask_api<T: Send + 'static>(
         &self,

@@ -29,6 +29,8 @@ pub(super) struct SimulatedDisk {
     marks: BTreeSet<String>,
     /// Copies of the data directories of members.
     copies: BTreeSet<String>,
+    /// Members that did not change their data since it was copied.
+    copied: BTreeSet<PodName>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,6 +103,7 @@ impl SimulatedDisk {
         }
         if self.members.contains_key(pod) {
             self.copies.insert(to.to_owned());
+            self.copied.insert(pod.clone());
         }
         Ok(())
     }
@@ -110,10 +113,14 @@ impl SimulatedDisk {
         !self.members.is_empty() || self.marks.iter().any(|path| path.contains("/etcd-"))
     }
 
-    /// Returns whether the data directory of a member was copied.
-    pub(super) fn has_copy(&self, pod: &PodName) -> bool {
-        let below = format!("{}/", pod_directory(pod));
-        self.copies.iter().any(|path| path.starts_with(&below))
+    /// Returns whether the data of a member is as it was copied.
+    pub(super) fn is_copied(&self, pod: &PodName) -> bool {
+        self.copied.contains(pod)
+    }
+
+    /// A member starts, and writes to its data from now on.
+    pub(super) fn begin_writes(&mut self, pod: &PodName) {
+        self.copied.remove(pod);
     }
 
     /// Returns whether the data directory of a member carries its mark.

@@ -176,6 +176,7 @@ impl SimulationState {
         self.advance_workers();
         self.maybe_roll_out();
         self.advance_losses();
+        self.advance_restores();
         self.check_rollouts();
         if self.weather.calm || self.pass.stale {
             return;

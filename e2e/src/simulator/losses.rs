@@ -204,14 +204,14 @@ impl SimulationState {
         };
         let newest = self.machines.iter().filter_map(newest).max();
         let is_oldish = store.index(id) < newest;
-        let is_copied = self.machines.get(machine).is_some_and(|found| found.disk.has_copy(pod));
+        let is_copied = self.machines.get(machine).is_some_and(|found| found.disk.is_copied(pod));
         let others = |(name, _): &(&PodName, &SimulatedMember)| *name != pod && self.was_seen_running(name);
         let other = self.members(&before.cluster).find(others).map(|(name, _)| name.clone());
         if is_oldish {
             self.report_violation("a store continues with the newest data that is left", pod.to_string());
         }
         if !is_copied {
-            self.report_violation("a member is copied before it continues alone", pod.to_string());
+            self.report_violation("a member continues alone from data that was copied", pod.to_string());
         }
         if let Some(other) = other {
             self.report_violation("a member continues alone only while no other one runs", format!("{pod}, {other}"));

@@ -30,12 +30,15 @@ impl SimulationState {
         let pod = &kept.pod;
         let Some(found) = self.machines.get(machine) else { return Ok(()) };
         if let Some(before) = found.disk.members.get(pod).cloned() {
+            self.choose_store(pod, &before);
             let is_removed = |id| self.stores.get(&before.cluster).is_some_and(|store| store.has_removed(id));
             if before.id.is_some_and(is_removed) {
                 return Err("it was removed".to_owned());
             }
             if member.is_forced {
                 self.force_member(machine, pod, &before);
+            } else if let Some(found) = self.machines.get_mut(machine) {
+                found.disk.begin_writes(pod);
             }
             return Ok(());
         }
@@ -103,8 +106,8 @@ impl SimulationState {
     /// Returns whether a member belongs to its store, and the store works.
     pub(super) fn is_member_well(&self, member: &SimulatedMember) -> bool {
         let store = self.stores.get(&member.cluster);
-        let is_removed = store.zip(member.id).is_some_and(|(store, id)| store.has_removed(id));
-        !is_removed && self.has_quorum(&member.cluster)
+        let is_listed = store.zip(member.id).is_some_and(|(store, id)| store.list().contains_key(&id));
+        is_listed && self.has_quorum(&member.cluster)
     }
 
     /// Lets the members of all stores elect leaders and catch up. Processes of removed members end.
@@ -148,6 +151,7 @@ impl SimulationState {
     ) -> StoreObservation {
         let Some(store) = self.stores.get(cluster) else { return StoreObservation::default() };
         let mut seen = store.observe(asked, reached);
+        self.observe_former_members(cluster, &mut seen, reached);
         let works = self.has_quorum(cluster) && store.leader().is_some();
         seen.list = (works && !reached.is_empty()).then(|| store.list().clone());
         seen
@@ -157,6 +161,9 @@ impl SimulationState {
     pub(super) fn execute_order(&mut self, cluster: &ClusterId, order: &StoreOrder) -> Result<(), String> {
         let up = self.working_members(cluster);
         let is_placed = self.is_placed(cluster, order);
+        // A member that stopped responding since the pass observed it is not the fault of the pass.
+        let seen = self.pass.seen.stores.get(cluster).into_iter().flat_map(|seen| seen.members.values());
+        let responding: BTreeSet<MemberId> = seen.filter_map(|report| Some(report.known()?.id)).collect();
         let order = &self.alter_order(cluster, order);
         let Some(store) = self.stores.get_mut(cluster) else { return Err("no etcd".to_owned()) };
         if has_taken_effect(store, order) {
@@ -173,7 +180,7 @@ impl SimulationState {
             done => done.map_err(|refusal| refusal.to_string())?,
         }
         let learners = store.list().values().filter(|listed| listed.is_learner).count();
-        if had_majority && !store.has_majority(&up) {
+        if had_majority && !store.has_majority(&responding.union(&up).copied().collect()) {
             self.report_violation("no order of ours ends the majority of a store", order.to_string());
         }
         if let Some(rule) = broken {

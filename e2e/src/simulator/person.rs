@@ -51,11 +51,13 @@ pub enum PersonAction {
     Completes,
     MarksAsLost,
     RecoversAQuorum,
+    Restores,
+    GivesUpARestore,
 }
 
 impl PersonAction {
     /// All actions.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 35] = [
         Self::BringsAMachine,
         Self::AsksForACluster,
         Self::Changes,
@@ -89,6 +91,8 @@ impl PersonAction {
         Self::Completes,
         Self::MarksAsLost,
         Self::RecoversAQuorum,
+        Self::Restores,
+        Self::GivesUpARestore,
     ];
 }
 
@@ -174,7 +178,8 @@ impl SimulationState {
                 documents.hypervisors.insert(name.clone(), copy.clone());
                 PersonAction::RestoresHypervisor
             }),
-            DocumentKey::Cluster(name) => old.clusters.get(name).map(|copy| {
+            // Without its record, the data of a restored member is kept until a person removes it.
+            DocumentKey::Cluster(name) => old.clusters.get(name).filter(|_| !self.restores.happen).map(|copy| {
                 let mut copy = copy.clone();
                 self.keep_rollouts(name, &mut copy);
                 documents.clusters.insert(name.clone(), copy);

@@ -193,7 +193,8 @@ impl SimulationState {
             .any(|(kept, process)| process.program.is_main() && kept.pod == *pod && is_ended(kept));
         let all: Vec<&PodName> = self.replicas(&pod.cluster, role).collect();
         let is_well = |pod: &&PodName| matches!(self.pass.seen.health.get(pod), Some(ComponentHealth::Healthy));
-        if !ends_main || self.is_deleted(&pod.cluster) || !all.contains(&pod) || !all.iter().all(is_well) {
+        let is_excepted = self.is_deleted(&pod.cluster) || self.rebuilds(&pod.cluster);
+        if !ends_main || is_excepted || !all.contains(&pod) || !all.iter().all(is_well) {
             return;
         }
         let first = self.pass.replaced.entry((pod.cluster.clone(), role)).or_insert_with(|| pod.clone()).clone();

@@ -98,8 +98,11 @@ impl SimulationState {
         match action {
             Action::Pod(pod, action) => self.check_pod_action(machine, pod, action),
             Action::ForgetCluster(cluster) => {
-                let wanted = self.saved.components_of(cluster).any(|(_, component)| {
-                    keeps_files_on(machine, component) && !self.is_deleted(&component.spec.cluster_id)
+                // A new member is placed before its machine has anything of it.
+                let state = found.state();
+                let wanted = self.saved.components_of(cluster).any(|(pod, component)| {
+                    let is_wanted = keeps_files_on(machine, component) && !self.is_deleted(&component.spec.cluster_id);
+                    is_wanted && state.holds(pod)
                 });
                 if wanted {
                     self.report_violation("files of wanted components stay", format!("{machine}: forgets {cluster}"));
@@ -159,14 +162,15 @@ impl SimulationState {
         cluster.is_none_or(|cluster| cluster.deleted())
     }
 
+    /// Whether the documents of the current pass rebuild the store of a cluster.
+    pub(super) fn rebuilds(&self, id: &ClusterId) -> bool {
+        let mut clusters = self.pass.kept.clusters.values();
+        clusters.any(|cluster| cluster.id() == Some(id) && is_rebuilt(cluster))
+    }
+
     /// Returns the roles of clusters that work and have more than one replica.
     pub(super) fn working(&self) -> BTreeSet<(ClusterId, Role)> {
         let mut working = BTreeSet::new();
-        // No API server runs while a store is rebuilt.
-        let is_rebuilt = |cluster: &Cluster| {
-            let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
-            store.is_some_and(|store| store.rebuild.is_some())
-        };
         let clusters = self.saved.clusters.values().filter(|cluster| !cluster.deleted() && !is_rebuilt(cluster));
         for id in clusters.filter_map(|cluster| cluster.id()) {
             for role in RELIED_ON {
@@ -323,6 +327,12 @@ impl SimulationState {
         }
         found
     }
+}
+
+/// Whether the store of a cluster is rebuilt. No API server runs then.
+fn is_rebuilt(cluster: &Cluster) -> bool {
+    let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
+    store.is_some_and(|store| store.rebuild.is_some())
 }
 
 /// Returns whether the files of a component belong on the machine.

@@ -93,7 +93,10 @@ async fn run_scenario(sim: &Sim) -> u64 {
     let ticking = tokio::spawn(tick(sim.clone()));
     let epochs = {
         let mut world = sim.world();
-        world.random.between(2, 4) + world.rollouts.more_epochs() + world.losses.more_epochs()
+        world.random.between(2, 4)
+            + world.rollouts.more_epochs()
+            + world.losses.more_epochs()
+            + world.restores.more_epochs()
     };
     for epoch in 0..epochs {
         {

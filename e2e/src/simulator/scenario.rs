@@ -14,7 +14,10 @@ use keelway_api::{
 use keelway_pki::CertificateFacts;
 use serde_json::json;
 
-use super::{fault::FaultPoint, machine::SimulatedHypervisor, person::PersonAction, state::SimulationState};
+use super::{
+    fault::FaultPoint, machine::SimulatedHypervisor, person::PersonAction, restores::restored_member,
+    state::SimulationState,
+};
 
 /// A run has no time for more machines or clusters than these.
 const MOST_MACHINES: usize = 7;
@@ -56,8 +59,16 @@ impl SimulationState {
     /// Returns the clusters in which a member that may have started has lost its data.
     pub(super) fn clusters_that_lost_data(&self) -> Vec<ClusterRef> {
         let lost = |cluster: &Cluster| {
+            if cluster.pending_restore().is_some() {
+                return false;
+            }
             let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
+            let restored = restored_member(cluster).map(|(pod, _)| pod.component);
             self.saved.components.iter().any(|(pod, component)| {
+                // A restore replaces what the earlier members lost.
+                if restored.as_ref().is_some_and(|restored| *restored != pod.component) {
+                    return false;
+                }
                 let member = store.and_then(|store| store.members.get(&pod.component));
                 if self.losses.lost.contains(&component.spec.hypervisor) && self.has_data_left(&pod.cluster) {
                     return false;
@@ -132,6 +143,7 @@ impl SimulationState {
         }
         self.restore_refused_documents();
         self.annotate_lost_machines();
+        self.request_lost_restores();
         self.end_rollouts();
         self.trace_line("from here on nothing goes wrong");
     }

@@ -26,6 +26,7 @@ use super::{
     person::{ManualEdit, PersonActionCounts},
     program::{SimulatedMember, SimulatedProgram},
     random::Random,
+    restores::SimulatedRestores,
     rollouts::SimulatedRollouts,
     runtime::{SimulatedContainer, SimulatedProcess},
     space::SimulatedClients,
@@ -59,6 +60,8 @@ pub(super) struct SimulationState {
     pub(super) rollouts: SimulatedRollouts,
     /// Machines that are lost for good.
     pub(super) losses: SimulatedLosses,
+    /// Snapshots that people restore.
+    pub(super) restores: SimulatedRestores,
     /// etcd members that started at least once.
     pub(super) started: BTreeSet<PodName>,
     pub(super) weather: Weather,
@@ -135,6 +138,7 @@ impl SimulationState {
             clients: SimulatedClients::new(seed),
             rollouts: SimulatedRollouts::new(seed),
             losses,
+            restores: SimulatedRestores::new(seed),
             started: BTreeSet::new(),
             weather,
             bug,

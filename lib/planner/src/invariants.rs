@@ -554,7 +554,9 @@ fn is_over(store: &EtcdStatus, change: &MembershipChange, list: &MemberList) -> 
 
 fn changes_take_turns(step: &PlanTransition) -> Vec<String> {
     let broken = stores(step).filter(|(name, before, after, list)| {
-        let Some(change) = before.change.as_ref().filter(|_| after.rebuild.is_none()) else { return false };
+        // A rebuild keeps it, and a rebuilt store has other members.
+        let is_rebuilt = before.rebuilt != after.rebuilt;
+        let Some(change) = before.change.as_ref().filter(|_| !is_rebuilt) else { return false };
         let continues = after.change.as_ref().is_some_and(|now| now.component == change.component);
         !continues && !list.is_some_and(|list| is_over(before, change, list)) && !is_withdrawn(step, name, change)
     });

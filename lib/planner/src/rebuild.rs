@@ -21,8 +21,8 @@
 //!     until the machine was observed without the member.
 //! 11. While no API server serves, no member is changed, but alarms are disarmed as usual, because they keep API servers from starting.
 //! 12. Until the survivor starts alone, nothing was changed: if lost members return that are a majority with those that remained, the rebuild ends.
-//! 13. If the survivor's machine is lost for good, too, before the survivor started alone, the rebuild ends. The members that remain, if any, start
-//!     again, and the loss of their quorum is another one, which needs another request.
+//! 13. If the survivor's machine is lost for good, or has lost the data, before the survivor started alone, the rebuild ends. The members that remain,
+//!     if any, start again, and the loss of their quorum is another one, which needs another request.
 
 mod quorum;
 mod recovery;
@@ -94,7 +94,7 @@ fn is_needless(documents: &Documents, at: StoreContext<'_>, rebuild: &StoreRebui
 fn is_survivor_lost(documents: &Documents, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
     matches!(rebuild.source, RebuildSource::Survivor { .. })
         && rebuild.phase < RebuildPhase::Starting
-        && lost_machine(documents, at, rebuild).is_some()
+        && lost_data(documents, at, rebuild).is_some()
 }
 
 /// Records since when the quorum is lost. A store that was not observed keeps its record.
@@ -127,7 +127,6 @@ fn begin(plan: &mut Plan, at: StoreContext<'_>, loss: &QuorumLoss<'_>, survivor:
     }
     let last_copy = last_copy(&plan.documents, at.seen, &name);
     change_store(plan, at, |store| {
-        store.change = None;
         store.quorum_lost_since = None;
         store.rebuild = Some(StoreRebuild {
             number: 1 + store.rebuilt.as_ref().map_or(0, |last| last.number).max(last_copy),
@@ -250,6 +249,8 @@ fn end(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) {
         retire(plan, at, &name, RemovalReason::StoreRebuilt);
     }
     change_store(plan, at, |store| {
+        // It concerned members of before. A rebuild that is given up continues it.
+        store.change = None;
         store.rebuild = None;
         store.rebuilt = Some(RebuiltStore {
             number: rebuild.number,
@@ -260,14 +261,15 @@ fn end(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) {
     });
 }
 
-/// The machine of the one member, if it is lost with the data of that member.
-pub(crate) fn lost_machine(
-    documents: &Documents,
-    at: StoreContext<'_>,
-    rebuild: &StoreRebuild,
-) -> Option<HypervisorName> {
-    let machine = &documents.components.get(&pod(at.id, &rebuild.member))?.spec.hypervisor;
-    (at.seen.machine(machine).is_none() && is_machine_lost(documents, machine)).then(|| machine.clone())
+/// The machine of the one member, if the data of that member is gone: with the machine, or from it.
+pub(crate) fn lost_data(documents: &Documents, at: StoreContext<'_>, rebuild: &StoreRebuild) -> Option<HypervisorName> {
+    let name = pod(at.id, &rebuild.member);
+    let machine = &documents.components.get(&name)?.spec.hypervisor;
+    let is_lost = match at.seen.machine(machine) {
+        Some(state) => !state.data_of(&name, DATA).allows(Start::OnUsedData),
+        None => is_machine_lost(documents, machine),
+    };
+    is_lost.then(|| machine.clone())
 }
 
 /// The pod of the one member, and the state of its machine. None: the machine was not observed.

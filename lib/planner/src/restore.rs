@@ -10,7 +10,7 @@
 //!
 //! The new member has a name that was never used, and a cluster token of its own, so that no member of before accepts it. Its data is made in one step
 //! while it may not start: data that is there is complete. Until then, a person can withdraw the request, and the members of before continue. So they do
-//! if the machine with that data is lost before an API server served it.
+//! if that data is lost before an API server served it.
 
 use alloc::{
     collections::BTreeMap,
@@ -120,12 +120,12 @@ pub enum RestoreBlocker {
     /// The machine was not observed.
     #[error("its machine to respond; nothing is stopped until then")]
     SilentMachine,
-    /// The machine that has the restored data is lost.
+    /// The restored data is lost, with its machine or from it.
     #[error(
-        "another request: {0} is marked as lost, and only that machine has the restored data; run `keelway cluster restore` again, or remove \
+        "another request: only {0} had the restored data, and it is lost; run `keelway cluster restore` again, or remove \
          spec.etcd.restore, and the earlier members continue with their data"
     )]
-    LostMachine(HypervisorName),
+    LostData(HypervisorName),
 }
 
 /// Begins the restore that is requested of a created store. Returns whether there is one, so that nothing else is decided about the store.
@@ -217,7 +217,6 @@ fn begin_with_new_member(plan: &mut Plan, fleet: &mut FleetCapacity, at: StoreCo
         let number = store.rebuilt.as_ref().map_or(1, |last| last.number + 1);
         store.members.insert(component.clone(), first_member(at.id, number, (&component, urls)));
         store.next_index = Some(store.next_index.unwrap_or_default().max(index + 1));
-        store.change = None;
         store.rebuild = Some(rebuild(request, number, component, RebuildPhase::Stopping, Time(at.now)));
     });
     plan.decisions.push(Decision::RestoreStore { component: subject, snapshot: request.snapshot.clone() });
@@ -301,7 +300,7 @@ pub(crate) fn withdraw_unwanted(plan: &mut Plan, at: StoreContext<'_>, rebuild: 
     let Some(store) = store(&plan.documents, at) else { return false };
     let has_others = store.staying_members().any(|(name, _)| *name != rebuild.member);
     let is_made = rebuild.phase > RebuildPhase::Preparing;
-    if is_wanted || !has_others || (is_made && rebuild::lost_machine(&plan.documents, at, rebuild).is_none()) {
+    if is_wanted || !has_others || (is_made && rebuild::lost_data(&plan.documents, at, rebuild).is_none()) {
         return false;
     }
     change_store(plan, at, |store| {
@@ -320,8 +319,8 @@ pub(crate) fn withdraw_unwanted(plan: &mut Plan, at: StoreContext<'_>, rebuild: 
 /// Waits for another request if the restored data is lost. Returns whether it is.
 pub(crate) fn wait_for_request(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
     let is_made = matches!(rebuild.source, RebuildSource::Snapshot { .. }) && rebuild.phase > RebuildPhase::Preparing;
-    let Some(machine) = rebuild::lost_machine(&plan.documents, at, rebuild).filter(|_| is_made) else { return false };
-    block(plan, WaitSubject::Role(at.cluster.reference.clone(), Role::Etcd), RestoreBlocker::LostMachine(machine));
+    let Some(machine) = rebuild::lost_data(&plan.documents, at, rebuild).filter(|_| is_made) else { return false };
+    block(plan, WaitSubject::Role(at.cluster.reference.clone(), Role::Etcd), RestoreBlocker::LostData(machine));
     true
 }
 

@@ -86,16 +86,16 @@ fn is_withdrawn(step: &PlanTransition, cluster: &Cluster, old: &StoreRebuild, af
     !is_requested && is_revocable(step, cluster, old) && others > 0
 }
 
-/// Whether a restore can be withdrawn: its data is not complete, or is lost with its machine.
+/// Whether a restore can be withdrawn: its data is not complete, or is lost.
 fn is_revocable(step: &PlanTransition, cluster: &Cluster, restore: &StoreRebuild) -> bool {
     let pod = cluster.id().map(|id| PodName { cluster: id.clone(), component: restore.member.clone() });
-    let component = pod.and_then(|pod| step.before.components.get(&pod));
-    let is_lost = component.is_some_and(|component| {
-        let machine = &component.spec.hypervisor;
-        let document = step.before.hypervisors.get(machine);
-        step.seen.machine(machine).is_none() && document.is_some_and(|document| document.is_lost())
-    });
-    restore.phase <= RebuildPhase::Preparing || is_lost
+    let is_lost = |pod: &PodName| {
+        let machine = &step.before.components.get(pod)?.spec.hypervisor;
+        let is_marked = step.before.hypervisors.get(machine).is_some_and(|document| document.is_lost());
+        let state = step.seen.machine(machine);
+        Some(state.map_or(is_marked, |state| !state.data_of(pod, "data").allows(Start::OnUsedData)))
+    };
+    restore.phase <= RebuildPhase::Preparing || pod.as_ref().and_then(is_lost).unwrap_or_default()
 }
 
 fn is_ordered(cluster: &Cluster, store: &EtcdStatus, responding: &[&ComponentName]) -> bool {

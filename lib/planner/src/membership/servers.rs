@@ -28,7 +28,9 @@ const LONGEST_WAIT: SignedDuration = SignedDuration::from_mins(5);
 /// Returns the member after whose change API servers are replaced: one that is being added, or that is lost, so that another one is added after it. An
 /// API server would be replaced twice otherwise. It serves with the members that it has.
 pub(crate) fn changed_before_servers(cluster: &Cluster) -> Option<&ComponentName> {
-    let change = cluster.status.as_ref()?.etcd.as_ref()?.change.as_ref()?;
+    // A rebuild starts them before it ends, and drops or continues the change afterwards.
+    let store = cluster.status.as_ref()?.etcd.as_ref().filter(|store| store.rebuild.is_none())?;
+    let change = store.change.as_ref()?;
     let waits = change.api_servers_wait_since.is_some() && !cluster.has_immediate_rotation();
     waits.then_some(&change.component)
 }

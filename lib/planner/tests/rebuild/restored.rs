@@ -136,7 +136,7 @@ fn restored_and_lost() -> World {
     world.lose(number);
     let _ = world.pass(&calm(3));
     let text = blocked(&world.pass(&calm(3))).unwrap();
-    assert!(text.contains(&format!("{machine} is marked as lost")), "{text}");
+    assert!(text.contains(&format!("only {machine} had the restored data, and it is lost")), "{text}");
     assert_eq!(phase(&world), Some(RebuildPhase::Starting));
     world
 }
@@ -149,6 +149,19 @@ fn another_request_replaces_a_restore_whose_data_is_lost() {
     world.settle(3);
     let status = world.status();
     assert!(status.rebuild.is_none() && status.rebuilt.unwrap().member != first);
+}
+
+#[test]
+fn restored_data_that_its_machine_lost_is_reported() {
+    let mut world = World::settled(3);
+    request(&mut world);
+    while phase(&world) != Some(RebuildPhase::Starting) {
+        let _ = world.pass(&calm(3));
+    }
+    let machine = world.members()[&world.status().rebuild.unwrap().member].clone();
+    world.machines.get_mut(&machine).unwrap().data.clear();
+    let text = blocked(&world.pass(&calm(3))).unwrap();
+    assert!(text.contains(&format!("only {machine} had the restored data, and it is lost")), "{text}");
 }
 
 #[test]
