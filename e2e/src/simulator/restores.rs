@@ -149,7 +149,7 @@ impl SimulationState {
     /// restored data was lost.
     pub(super) fn choose_store(&mut self, pod: &PodName, before: &SimulatedMember) {
         let cluster = &before.cluster;
-        let made = self.restores.made.get(cluster).filter(|(made, _)| made == pod).is_some();
+        let made = self.restores.made.get(cluster).is_some_and(|(made, _)| made == pod);
         if let Some((_, store)) = made.then(|| self.restores.made.remove(cluster)).flatten() {
             self.check_restored_start(pod);
             if let Some(former) = self.stores.insert(cluster.clone(), store) {

@@ -72,7 +72,7 @@ fn begins_wrongly(
 
 fn last_copy(step: &PlanTransition, cluster: &Cluster, rebuild: &StoreRebuild) -> u32 {
     let pod = cluster.id().map(|id| PodName { cluster: id.clone(), component: rebuild.member.clone() });
-    pod.map_or(0, |pod| rebuild::last_copy(&step.after, &step.seen, &pod))
+    pod.map_or(0, |pod| rebuild::last_copy(step.after, step.seen, &pod))
 }
 
 fn is_restore(rebuild: &StoreRebuild) -> bool {
