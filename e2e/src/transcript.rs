@@ -50,9 +50,21 @@ pub fn shell_commands(page: &str, title: &str) -> Vec<String> {
 
 /// Returns the first shell block in a section of a page.
 pub fn shell_block(page: &str, title: &str) -> String {
+    let first = shell_blocks(page, title).into_iter().next();
+    first.unwrap_or_else(|| panic!("{title} has no commands"))
+}
+
+/// Returns the shell blocks in a section of a page. The lines of a command may end inside quotes.
+pub fn shell_blocks(page: &str, title: &str) -> Vec<String> {
     let section = section_of(page, title);
-    let first = blocks(&section, "sh").next();
-    first.unwrap_or_else(|| panic!("{title} has no commands")).trim_end().to_owned()
+    blocks(&section, "sh").map(|block| block.trim_end().to_owned()).collect()
+}
+
+/// Returns the line of a section of a page that begins with this text.
+pub fn table_row(page: &str, title: &str, begins: &str) -> String {
+    let section = section_of(page, title);
+    let row = section.lines().find(|line| line.starts_with(begins));
+    row.unwrap_or_else(|| panic!("{title} has no row {begins}")).to_owned()
 }
 
 fn section_of(page: &str, title: &str) -> String {

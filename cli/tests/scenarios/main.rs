@@ -10,12 +10,16 @@ mod classes;
 mod creations;
 mod faults;
 mod fleets;
+mod operations;
 mod owners;
 mod quorum;
 mod rotations;
 mod scaling;
 mod stores;
 mod told;
+#[expect(dead_code, unreachable_pub, reason = "a module of another crate's library, of which one part is used here")]
+#[path = "../../../e2e/src/transcript.rs"]
+mod transcript;
 mod world;
 mod worlds;
 

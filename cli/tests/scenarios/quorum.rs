@@ -9,11 +9,15 @@ use keelway_api::{
 
 use super::{Scenario, world::World, worlds};
 
-const LOST: [&str; 2] = ["c1/etcd-1", "c1/etcd-2"];
+pub(super) const LOST: [&str; 2] = ["c1/etcd-1", "c1/etcd-2"];
 
-/// Two machines do not respond any more, and passes have recorded that.
 fn lose_two(world: &mut World) {
-    for member in LOST {
+    lose(world, &LOST);
+}
+
+/// The machines of these members do not respond any more, and passes have recorded that.
+pub(super) fn lose(world: &mut World, members: &[&str]) {
+    for member in members {
         let place = world.place_of(member);
         world.silence(&place, UnreachableReason::Asked, "no route to host");
     }
@@ -21,7 +25,7 @@ fn lose_two(world: &mut World) {
     world.pass();
 }
 
-fn annotate(world: &mut World, members: &[&str]) {
+pub(super) fn annotate(world: &mut World, members: &[&str]) {
     for member in members {
         let place = world.place_of(member);
         let lost = [(LOST_ANNOTATION.to_owned(), "true".to_owned())];

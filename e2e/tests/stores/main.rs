@@ -24,6 +24,7 @@ const CASES: &[PlaneCase] = &[
     ("two of three members are killed by turns", processes::two_are_killed_by_turns),
     ("a member loses its process and its data", processes::one_loses_its_data),
     ("a member is corrupt", corruption::one_is_corrupt),
+    ("a member is corrupt, and etcd does not name it", corruption::one_that_etcd_does_not_name),
     ("a machine is lost for good, and returns", machines::one_is_lost),
     ("the driver is killed at each order to the store", interrupted::drain_is_cut_off),
 ];
