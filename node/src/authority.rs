@@ -23,6 +23,8 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::time::timeout;
 
+use crate::ingress_names::{IngressResolver, resolve_names};
+
 pub(crate) use keelway_api::worker::API_SERVER_NAME as SERVER_NAME;
 /// How long the check of one endpoint may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -40,6 +42,9 @@ pub(crate) struct TrustedEndpoint {
 /// Why an endpoint is not trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
+    /// A name of the token cannot be resolved.
+    #[error("cannot be resolved")]
+    Unresolved(#[source] io::Error),
     /// The endpoint cannot be reached.
     #[error("is unreachable")]
     Connect(#[source] io::Error),
@@ -68,22 +73,54 @@ impl EndpointError {
     }
 }
 
-/// Checks all endpoints concurrently. Returns the trusted ones, in the token's order, and the others with their errors.
+/// The outcome of the check of several endpoints.
+#[derive(Debug, Default)]
+pub(crate) struct CheckedEndpoints {
+    pub(crate) trusted: Vec<TrustedEndpoint>,
+    /// Addresses and names of the others, with their errors.
+    pub(crate) refused: Vec<(String, EndpointError)>,
+}
+
+impl CheckedEndpoints {
+    /// Checks endpoints concurrently. Each has a text that identifies it in errors.
+    async fn check(
+        &mut self,
+        token: &JoinToken,
+        endpoints: impl IntoIterator<Item = (SocketAddr, String)>,
+        proxies: &HttpProxies,
+    ) {
+        let looks = endpoints
+            .into_iter()
+            .map(|(endpoint, text)| async move { (text, look_at(token, endpoint, proxies).await) });
+        for (text, outcome) in join_all(looks).await {
+            match outcome {
+                Ok(found) => self.trusted.push(found),
+                Err(error) => self.refused.push((text, error)),
+            }
+        }
+    }
+}
+
+/// Checks all endpoints of the token. If none of them is trusted, resolves its names, and checks the addresses that the token does not contain: the
+/// ingresses may have moved since the token was created. The trusted ones are in the token's order.
 pub(crate) async fn check_endpoints(
     token: &JoinToken,
     proxies: &HttpProxies,
-) -> (Vec<TrustedEndpoint>, Vec<(SocketAddr, EndpointError)>) {
-    let looks =
-        token.endpoints.iter().map(|endpoint| async move { (*endpoint, look_at(token, *endpoint, proxies).await) });
-    let mut trusted = Vec::new();
-    let mut others = Vec::new();
-    for (endpoint, outcome) in join_all(looks).await {
-        match outcome {
-            Ok(found) => trusted.push(found),
-            Err(error) => others.push((endpoint, error)),
-        }
-    }
-    (trusted, others)
+    resolver: &impl IngressResolver,
+) -> CheckedEndpoints {
+    let mut checked = CheckedEndpoints::default();
+    let endpoints = token.endpoints.iter().map(|endpoint| (*endpoint, endpoint.to_string()));
+    checked.check(token, endpoints, proxies).await;
+    let Some(port) = token.endpoints.first().map(SocketAddr::port).filter(|_| checked.trusted.is_empty()) else {
+        return checked;
+    };
+    let of_names = resolve_names(resolver, &token.names, port).await;
+    let others = of_names.addresses.into_iter().filter(|(address, _)| !token.endpoints.contains(address));
+    let others = others.map(|(address, name)| (address, format!("{address} ({name})")));
+    checked.check(token, others, proxies).await;
+    let failures = of_names.failures.into_iter().map(|(name, error)| (name, EndpointError::Unresolved(error)));
+    checked.refused.extend(failures);
+    checked
 }
 
 async fn look_at(
@@ -195,5 +232,87 @@ impl ServerCertVerifier for PinnedVerifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        loopback_server::{LoopbackAuthority, LoopbackServer},
+        samples::LocalResolver,
+    };
+
+    const NAME: &str = "api.example.com";
+
+    /// A token of a cluster with a name, whose ingress was at this address.
+    fn token(authority: &LoopbackAuthority, endpoint: SocketAddr) -> JoinToken {
+        JoinToken {
+            endpoints: vec![endpoint],
+            names: vec![NAME.to_owned()],
+            authorities: vec![authority.hash()],
+            bootstrap: "abcdef.0123456789abcdef".parse().unwrap(),
+        }
+    }
+
+    async fn checked(token: &JoinToken, resolver: &LocalResolver) -> CheckedEndpoints {
+        check_endpoints(token, &HttpProxies::default(), resolver).await
+    }
+
+    fn refusals(checked: &CheckedEndpoints) -> Vec<(&str, &EndpointError)> {
+        checked.refused.iter().map(|(text, error)| (text.as_str(), error)).collect()
+    }
+
+    /// Of the addresses of the name, one belongs to another cluster, and one is in the token.
+    #[tokio::test]
+    async fn an_ingress_that_moved_is_found_by_name() {
+        let (cluster, stranger) = (LoopbackAuthority::new(1), LoopbackAuthority::new(2));
+        let moved = LoopbackServer::ingress("127.0.0.6:0", &cluster).await;
+        let other = LoopbackServer::ingress(moved.beside("127.0.0.7"), &stranger).await;
+        let gone = moved.beside("127.0.0.9");
+        let resolver = LocalResolver::default();
+        resolver.set(NAME, &["127.0.0.9", "127.0.0.7", "127.0.0.6"]);
+
+        let checked = checked(&token(&cluster, gone), &resolver).await;
+        let trusted: Vec<SocketAddr> = checked.trusted.iter().map(|found| found.endpoint).collect();
+        assert_eq!(trusted, [moved.address]);
+        let (gone, named) = (gone.to_string(), format!("{} ({NAME})", other.address));
+        assert!(
+            matches!(refusals(&checked)[..], [(first, EndpointError::Connect(_)), (second, EndpointError::Stranger)]
+                if first == gone && second == named),
+            "{checked:?}"
+        );
+        assert_eq!((other.connections(), other.received()), (1, vec![]));
+    }
+
+    #[tokio::test]
+    async fn a_name_that_leads_to_another_cluster_is_not_trusted() {
+        let (cluster, stranger) = (LoopbackAuthority::new(1), LoopbackAuthority::new(2));
+        let other = LoopbackServer::ingress("127.0.0.8:0", &stranger).await;
+        let resolver = LocalResolver::default();
+        resolver.set(NAME, &["127.0.0.8"]);
+        let by_name = checked(&token(&cluster, other.beside("127.0.0.9")), &resolver).await;
+        let by_address = checked(&token(&cluster, other.address), &LocalResolver::default()).await;
+        assert!(by_name.trusted.is_empty() && by_address.trusted.is_empty());
+        assert!(matches!(by_name.refused[..], [_, (_, EndpointError::Stranger)]), "{by_name:?}");
+        assert!(matches!(by_address.refused[0], (_, EndpointError::Stranger)), "{by_address:?}");
+        assert_eq!((other.connections(), other.received()), (2, vec![]));
+    }
+
+    #[tokio::test]
+    async fn no_name_is_resolved_while_an_address_is_trusted() {
+        let cluster = LoopbackAuthority::new(1);
+        let ingress = LoopbackServer::ingress("127.0.0.5:0", &cluster).await;
+        let resolver = LocalResolver::default();
+        let checked = checked(&token(&cluster, ingress.address), &resolver).await;
+        assert_eq!((checked.trusted.len(), resolver.queries()), (1, 0));
+    }
+
+    #[tokio::test]
+    async fn a_name_that_cannot_be_resolved_is_reported() {
+        let cluster = LoopbackAuthority::new(1);
+        let ingress = LoopbackServer::ingress("127.0.0.5:0", &cluster).await;
+        let checked = checked(&token(&cluster, ingress.beside("127.0.0.9")), &LocalResolver::default()).await;
+        assert!(matches!(refusals(&checked)[..], [_, (NAME, EndpointError::Unresolved(_))]), "{checked:?}");
     }
 }

@@ -1,7 +1,13 @@
 //! Finds ingresses by name if none of the known ones responds: all of them may have got other addresses while the worker was away.
 
-use std::{collections::BTreeSet, io, net::SocketAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::SocketAddr,
+    time::Duration,
+};
 
+use futures::future::join_all;
 use keelway_api::worker::ClusterInformation;
 use keelway_base::error_chain::ErrorChain;
 use tokio::{
@@ -35,6 +41,46 @@ impl IngressResolver for MachineResolver {
         let found = timeout(RESOLVE, lookup_host((name, port))).await;
         Ok(found.map_err(|_| io::ErrorKind::TimedOut)??.collect())
     }
+}
+
+/// The outcome of the resolution of several names.
+#[derive(Debug)]
+pub(crate) struct ResolvedNames {
+    /// Each address, with a name that has it.
+    pub(crate) addresses: BTreeMap<SocketAddr, String>,
+    /// The names that could not be resolved.
+    pub(crate) failures: Vec<(String, io::Error)>,
+}
+
+/// Resolves all names at the same time. Leaves out unspecified addresses, at which the machine would connect to itself.
+pub(crate) async fn resolve_names(resolver: &impl IngressResolver, names: &[String], port: u16) -> ResolvedNames {
+    let outcomes = names.iter().map(|name| async move { (name, resolver.resolve(name, port).await) });
+    let mut all = ResolvedNames { addresses: BTreeMap::new(), failures: Vec::new() };
+    for (name, outcome) in join_all(outcomes).await {
+        match outcome {
+            Ok(found) => {
+                let usable = found.into_iter().filter(|address| !address.ip().is_unspecified());
+                all.addresses.extend(usable.map(|address| (address, name.clone())));
+            }
+            Err(error) => all.failures.push((name.clone(), error)),
+        }
+    }
+    all
+}
+
+/// Returns the addresses that the names of a cluster resolve to, with the port of its ingresses.
+pub(crate) async fn addresses_of_names(
+    resolver: &impl IngressResolver,
+    cluster: &ClusterInformation,
+) -> BTreeSet<SocketAddr> {
+    let Some(port) = cluster.endpoints.first().map(|endpoint| endpoint.address.port()) else {
+        return BTreeSet::new();
+    };
+    let of_names = resolve_names(resolver, &cluster.names, port).await;
+    for (name, error) in &of_names.failures {
+        tracing::debug!(name, "cannot resolve a name of the cluster: {}", ErrorChain(error));
+    }
+    of_names.addresses.into_keys().collect()
 }
 
 /// Whether all ingresses failed their last check.
@@ -76,7 +122,7 @@ impl<R: IngressResolver> IngressNames<R> {
             if !self.is_due(&observe(), Instant::now()) {
                 continue;
             }
-            let found = self.resolve(cluster).await;
+            let found = addresses_of_names(&self.resolver, cluster).await;
             self.due = Some(Instant::now() + AGAIN);
             // A name that cannot be resolved removes nothing.
             if !found.is_empty() && found != self.found {
@@ -94,54 +140,14 @@ impl<R: IngressResolver> IngressNames<R> {
         }
         *self.due.get_or_insert(now + PATIENCE) <= now
     }
-
-    async fn resolve(&self, cluster: &ClusterInformation) -> BTreeSet<SocketAddr> {
-        let Some(port) = cluster.endpoints.first().map(|endpoint| endpoint.address.port()) else {
-            return BTreeSet::new();
-        };
-        let mut all = BTreeSet::new();
-        for name in &cluster.names {
-            match self.resolver.resolve(name, port).await {
-                Ok(found) => all.extend(found.into_iter().filter(|address| !address.ip().is_unspecified())),
-                Err(error) => tracing::debug!(name, "cannot resolve a name of the cluster: {}", ErrorChain(&error)),
-            }
-        }
-        all
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        collections::BTreeMap,
-        sync::{Arc, Mutex},
-    };
-
     use serde_json::json;
 
     use super::*;
-    use crate::samples;
-
-    /// Names with their addresses.
-    #[derive(Debug, Clone, Default)]
-    struct LocalResolver {
-        names: Arc<Mutex<BTreeMap<String, Vec<SocketAddr>>>>,
-    }
-
-    impl LocalResolver {
-        fn set(&self, name: &str, addresses: &[&str]) {
-            let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
-            self.names.lock().unwrap().insert(name.to_owned(), addresses);
-        }
-    }
-
-    impl IngressResolver for LocalResolver {
-        async fn resolve(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-            assert_eq!(port, 20000);
-            let found = self.names.lock().unwrap().get(name).cloned();
-            found.ok_or_else(|| io::ErrorKind::NotFound.into())
-        }
-    }
+    use crate::samples::{self, LocalResolver};
 
     fn cluster() -> ClusterInformation {
         let endpoints = serde_json::from_value(json!([{ "address": "203.0.113.1:20000" }])).unwrap();
@@ -166,7 +172,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn names_are_resolved_once_no_ingress_responds() {
         let resolver = LocalResolver::default();
-        resolver.set("api.example.com", &["198.51.100.9:20000", "203.0.113.1:20000"]);
+        resolver.set("api.example.com", &["198.51.100.9", "203.0.113.1", "0.0.0.0"]);
         let (cluster, mut names) = (cluster(), IngressNames::new(resolver.clone()));
         let began = Instant::now();
         names.changed(&cluster, || status(Some(false))).await;
@@ -177,12 +183,12 @@ mod tests {
         // The same addresses are no change. Others are.
         let same = timeout(AGAIN * 10, names.changed(&cluster, || status(Some(false)))).await;
         assert!(same.is_err());
-        resolver.set("api.example.com", &["198.51.100.10:20000"]);
+        resolver.set("api.example.com", &["198.51.100.10"]);
         names.changed(&cluster, || status(Some(false))).await;
         assert_eq!(names.ingresses(&cluster), addresses(&["203.0.113.1:20000", "198.51.100.10:20000"]));
 
         // An outage of the resolver removes nothing.
-        resolver.names.lock().unwrap().clear();
+        resolver.forget_all();
         assert!(timeout(AGAIN * 10, names.changed(&cluster, || status(Some(false)))).await.is_err());
         assert_eq!(names.ingresses(&cluster).len(), 2);
         names.forget();
@@ -193,9 +199,10 @@ mod tests {
     async fn nothing_is_resolved_while_an_ingress_responds_or_was_not_checked_yet() {
         for answers in [Some(true), None] {
             let resolver = LocalResolver::default();
-            resolver.set("api.example.com", &["198.51.100.9:20000"]);
-            let (cluster, mut names) = (cluster(), IngressNames::new(resolver));
+            resolver.set("api.example.com", &["198.51.100.9"]);
+            let (cluster, mut names) = (cluster(), IngressNames::new(resolver.clone()));
             assert!(timeout(AGAIN * 10, names.changed(&cluster, || status(answers))).await.is_err());
+            assert_eq!(resolver.queries(), 0);
         }
     }
 

@@ -33,7 +33,7 @@ use tokio::{
 
 use crate::{
     api::{self, AGAIN, ApiCredentials, ApiError, CONTROLLER, WaitCondition},
-    authority::{self, EndpointError, TrustedEndpoint},
+    authority::{self, CheckedEndpoints, EndpointError, TrustedEndpoint},
     certificate::{self, KubeletCertificateError},
     changes::{Changes, MachineBaseline},
     checks::{self, CheckFault, CheckOptions, KernelNeeds, NamedRanges},
@@ -46,6 +46,7 @@ use crate::{
     forwarding::ForwardingError,
     image::{self, ImageError},
     information::{InformationError, TrustedInformation},
+    ingress_names::MachineResolver,
     kubelet, mounts,
     network_condition::{FIREWALL_DROPS_PACKETS, NETWORK_UNAVAILABLE, NO_GATEWAY_RESPONDS, PODS_CANNOT_CONNECT},
     peer::{self, PeerError},
@@ -123,7 +124,7 @@ pub enum JoinError {
     Proxy(#[from] InvalidHttpProxy),
     /// No endpoint can be trusted. No secret was sent.
     #[error("no endpoint of the token can be trusted; the token was not sent:{}", endpoints(.0))]
-    Endpoints(Vec<(SocketAddr, EndpointError)>),
+    Endpoints(Vec<(String, EndpointError)>),
     /// The machine is a worker of another cluster.
     #[error("this machine is a worker of another cluster; run `keelway node leave` or `keelway node forget` first")]
     Elsewhere,
@@ -224,7 +225,7 @@ fn list(faults: &[CheckFault]) -> String {
     faults.iter().fold(String::new(), |text, fault| text + "\n- " + &fault.to_string())
 }
 
-fn endpoints(errors: &[(SocketAddr, EndpointError)]) -> String {
+fn endpoints(errors: &[(String, EndpointError)]) -> String {
     errors.iter().fold(String::new(), |text, (endpoint, error)| text + &format!("\n- {endpoint} {}", ErrorChain(error)))
 }
 
@@ -372,18 +373,18 @@ async fn check_machine(options: &JoinOptions) -> Result<(), JoinError> {
 /// no API server is ready, so as long as none is trusted and one does that, all are checked again.
 async fn trust(token: &JoinToken, proxies: &HttpProxies) -> Result<TrustedEndpoint, JoinError> {
     let end = Instant::now() + YOUNG;
-    let (trusted, others) = loop {
-        let (trusted, others) = authority::check_endpoints(token, proxies).await;
-        let has_closed = others.iter().any(|(_, error)| error.is_closed());
-        if !(trusted.is_empty() && has_closed) || Instant::now() >= end {
-            break (trusted, others);
+    let CheckedEndpoints { trusted, refused } = loop {
+        let checked = authority::check_endpoints(token, proxies, &MachineResolver).await;
+        let has_closed = checked.refused.iter().any(|(_, error)| error.is_closed());
+        if !(checked.trusted.is_empty() && has_closed) || Instant::now() >= end {
+            break checked;
         }
         sleep(AGAIN).await;
     };
-    for (endpoint, error) in &others {
-        tracing::warn!(%endpoint, "{}", ErrorChain(error));
+    for (endpoint, error) in &refused {
+        tracing::warn!(endpoint, "{}", ErrorChain(error));
     }
-    let Some(first) = trusted.into_iter().next() else { return Err(JoinError::Endpoints(others)) };
+    let Some(first) = trusted.into_iter().next() else { return Err(JoinError::Endpoints(refused)) };
     match checks::clock(Timestamp::now(), first.date) {
         Some(fault) => Err(JoinError::Faults(vec![fault])),
         None => Ok(first),

@@ -31,6 +31,8 @@ mod kubelet;
 mod leave;
 mod lock;
 mod logs;
+#[cfg(test)]
+mod loopback_server;
 mod memory;
 mod mounts;
 mod network_condition;

@@ -21,6 +21,7 @@ use crate::{
     certificate::{self, GROUP, KubeletCertificate, KubeletCertificateError, KubeletPurpose},
     files::{self, NodeFileError},
     information::TrustedInformation,
+    ingress_names::{IngressResolver, MachineResolver, addresses_of_names},
     settings::Layout,
     tunnels::GATEWAY_NAME,
 };
@@ -75,7 +76,7 @@ pub(crate) async fn renew(
         request,
         signature: STANDARD.encode(signature),
     };
-    let signed = ask_gateways(&asked, known, proxies).await;
+    let signed = ask_gateways(&asked, known, proxies, &MachineResolver).await;
     if let Err(RenewalError::Denied { .. }) = &signed {
         // The cluster decides about a request once. The next attempt is another request.
         files::remove(&layout.joining_key())?;
@@ -86,27 +87,56 @@ pub(crate) async fn renew(
     Ok(true)
 }
 
-/// Asks one gateway after the other. Returns the certificate, or the decision of the cluster, or the last error.
+/// Asks the gateways that the worker knows. If none of them decides, resolves the cluster's names, and asks the gateways at the addresses that it did
+/// not know: all of them may have moved while the worker was away.
 async fn ask_gateways(
     request: &RenewalRequest,
     known: &TrustedInformation,
     proxies: &HttpProxies,
+    resolver: &impl IngressResolver,
 ) -> Result<String, RenewalError> {
     let mut config = client_from_pem(known.authorities.as_bytes(), None).map_err(RenewalError::Authorities)?;
     config.alpn_protocols = vec![RENEWAL_PROTOCOL.as_bytes().to_vec()];
-    let config = Arc::new(config);
-    let mut last = RenewalError::NoGateway;
-    for endpoint in known.cluster.endpoints.iter().filter(|endpoint| endpoint.gateway.is_some()) {
-        let gateway = endpoint.address;
-        match ask(request, gateway, &config, proxies).await {
-            Ok(RenewalResponse::Signed(certificate)) => return Ok(certificate),
-            Ok(RenewalResponse::Denied { reason, message }) => return Err(RenewalError::Denied { reason, message }),
-            Ok(RenewalResponse::Failed(why)) => last = RenewalError::Failed { gateway, why },
-            Err(error) => last = error,
+    let client = RenewalClient { request, config: Arc::new(config), proxies };
+    let gateways = known.cluster.endpoints.iter().filter(|endpoint| endpoint.gateway.is_some());
+    let gateways: Vec<SocketAddr> = gateways.map(|endpoint| endpoint.address).collect();
+    match client.ask_each(gateways.iter().copied(), RenewalError::NoGateway).await {
+        decided @ (Ok(_) | Err(RenewalError::Denied { .. })) => decided,
+        Err(last) => {
+            let mut found = addresses_of_names(resolver, &known.cluster).await;
+            found.retain(|address| !gateways.contains(address));
+            client.ask_each(found, last).await
         }
-        tracing::debug!(%gateway, "did not renew the certificate: {}", ErrorChain(&last));
     }
-    Err(last)
+}
+
+/// Requests the same certificate of several gateways.
+struct RenewalClient<'a> {
+    request: &'a RenewalRequest,
+    config: Arc<ClientConfig>,
+    proxies: &'a HttpProxies,
+}
+
+impl RenewalClient<'_> {
+    /// Asks one gateway after the other. Returns the certificate, or the decision of the cluster, or the last error.
+    async fn ask_each(
+        &self,
+        gateways: impl IntoIterator<Item = SocketAddr>,
+        mut last: RenewalError,
+    ) -> Result<String, RenewalError> {
+        for gateway in gateways {
+            match ask(self.request, gateway, &self.config, self.proxies).await {
+                Ok(RenewalResponse::Signed(certificate)) => return Ok(certificate),
+                Ok(RenewalResponse::Denied { reason, message }) => {
+                    return Err(RenewalError::Denied { reason, message });
+                }
+                Ok(RenewalResponse::Failed(why)) => last = RenewalError::Failed { gateway, why },
+                Err(error) => last = error,
+            }
+            tracing::debug!(%gateway, "did not renew the certificate: {}", ErrorChain(&last));
+        }
+        Err(last)
+    }
 }
 
 async fn ask(
@@ -136,4 +166,85 @@ async fn ask(
         Ok(serde_json::from_slice(&response)?)
     };
     timeout(ANSWER, exchanged).await.map_err(late)?.map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        loopback_server::{LoopbackAuthority, LoopbackServer},
+        samples::{self, LocalResolver},
+    };
+
+    const NAME: &str = "api.example.com";
+
+    /// A cluster with a name, whose only gateway was at this address.
+    fn known(authority: &LoopbackAuthority, gateway: SocketAddr) -> TrustedInformation {
+        let mut cluster = samples::cluster();
+        cluster.names = vec![NAME.to_owned()];
+        let gateway = json!([{ "address": gateway, "gateway": { "publicKey": "", "addresses": [] } }]);
+        cluster.endpoints = serde_json::from_value(gateway).unwrap();
+        TrustedInformation { cluster, authorities: authority.pem() }
+    }
+
+    fn request() -> RenewalRequest {
+        let text = |what: &str| format!("the {what}");
+        RenewalRequest { certificate: text("certificate"), request: text("request"), signature: text("signature") }
+    }
+
+    async fn asked(known: &TrustedInformation, resolver: &LocalResolver) -> Result<String, RenewalError> {
+        ask_gateways(&request(), known, &HttpProxies::default(), resolver).await
+    }
+
+    fn signed() -> RenewalResponse {
+        RenewalResponse::Signed("the new certificate".to_owned())
+    }
+
+    /// Of the addresses of the name, one belongs to another cluster.
+    #[tokio::test]
+    async fn a_gateway_that_moved_is_found_by_name() {
+        let (cluster, stranger) = (LoopbackAuthority::new(1), LoopbackAuthority::new(2));
+        let moved = LoopbackServer::gateway("127.0.0.3:0", &cluster, &signed()).await;
+        let other = LoopbackServer::gateway(moved.beside("127.0.0.2"), &stranger, &signed()).await;
+        let known = known(&cluster, moved.beside("127.0.0.9"));
+        let resolver = LocalResolver::default();
+        assert!(matches!(asked(&known, &resolver).await, Err(RenewalError::Connect { .. })));
+
+        resolver.set(NAME, &["127.0.0.2", "127.0.0.3"]);
+        assert_eq!(asked(&known, &resolver).await.unwrap(), "the new certificate");
+        let received: Vec<RenewalRequest> =
+            moved.received().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(received, [request()]);
+        assert_eq!((other.connections(), other.received()), (1, vec![]), "it is asked, and gets no request");
+    }
+
+    #[tokio::test]
+    async fn a_name_that_leads_to_another_cluster_renews_nothing() {
+        let (cluster, stranger) = (LoopbackAuthority::new(1), LoopbackAuthority::new(2));
+        let other = LoopbackServer::gateway("127.0.0.4:0", &stranger, &signed()).await;
+        let resolver = LocalResolver::default();
+        resolver.set(NAME, &["127.0.0.4"]);
+        let refused = asked(&known(&cluster, other.beside("127.0.0.9")), &resolver).await.unwrap_err();
+        let RenewalError::Connect { gateway, source } = &refused else { panic!("{refused:?}") };
+        assert_eq!(*gateway, other.address);
+        let reason = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        assert!(matches!(reason, Some(rustls::Error::InvalidCertificate(_))), "{source}");
+        assert_eq!((other.connections(), other.received()), (1, vec![]));
+    }
+
+    #[tokio::test]
+    async fn no_name_is_resolved_once_the_cluster_has_decided() {
+        let cluster = LoopbackAuthority::new(1);
+        let denial = RenewalResponse::Denied { reason: "Unproven".to_owned(), message: "join again".to_owned() };
+        for response in [signed(), denial] {
+            let gateway = LoopbackServer::gateway("127.0.0.5:0", &cluster, &response).await;
+            let resolver = LocalResolver::default();
+            resolver.set(NAME, &["127.0.0.3"]);
+            let answer = asked(&known(&cluster, gateway.address), &resolver).await;
+            assert_eq!(answer.is_ok(), response == signed(), "{answer:?}");
+            assert_eq!(resolver.queries(), 0);
+        }
+    }
 }

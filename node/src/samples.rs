@@ -1,9 +1,20 @@
-//! Sample values for tests of several modules.
+//! Sample values and names for tests of several modules.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use keelway_api::worker::ClusterInformation;
 use serde_json::json;
 
 use crate::{
+    ingress_names::IngressResolver,
     open_ports::OpenPorts,
     settings::{DaemonMode, NodeOptions},
 };
@@ -41,4 +52,35 @@ pub(crate) fn cluster() -> ClusterInformation {
         "dnsAddress": "10.96.0.10",
     }))
     .unwrap()
+}
+
+/// Names with their addresses, for tests that must not depend on the DNS servers of the machine.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LocalResolver {
+    names: Arc<Mutex<BTreeMap<String, Vec<IpAddr>>>>,
+    queries: Arc<AtomicUsize>,
+}
+
+impl LocalResolver {
+    pub(crate) fn set(&self, name: &str, addresses: &[&str]) {
+        let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        self.names.lock().unwrap().insert(name.to_owned(), addresses);
+    }
+
+    pub(crate) fn forget_all(&self) {
+        self.names.lock().unwrap().clear();
+    }
+
+    /// Returns how many names were resolved so far, or could not be.
+    pub(crate) fn queries(&self) -> usize {
+        self.queries.load(Ordering::Relaxed)
+    }
+}
+
+impl IngressResolver for LocalResolver {
+    async fn resolve(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        self.queries.fetch_add(1, Ordering::Relaxed);
+        let found = self.names.lock().unwrap().get(name).cloned().ok_or(io::ErrorKind::NotFound)?;
+        Ok(found.into_iter().map(|address| SocketAddr::new(address, port)).collect())
+    }
 }

@@ -58,6 +58,7 @@ mod tests {
     fn a_token_is_read_whatever_is_around_it() {
         let token = JoinToken {
             endpoints: vec!["203.0.113.1:20000".parse().unwrap()],
+            names: vec!["api.example.com".to_owned()],
             authorities: vec![format!("sha256:{}", "0".repeat(64)).parse().unwrap()],
             bootstrap: "abcdef.0123456789abcdef".parse().unwrap(),
         };

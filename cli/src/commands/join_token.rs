@@ -85,13 +85,13 @@ fn create(global: &GlobalArguments, arguments: &CreateTokenArguments) -> Result<
         return Err(CommandFailure::usage("--ttl must be greater than 0", "set --ttl to 1m or more"));
     }
     let failed = |error| failure(error, &arguments.cluster);
-    let introduction = JoinInformation::of(&documents, cluster).map_err(failed)?;
+    let JoinInformation { endpoints, names, authorities } = JoinInformation::of(&documents, cluster).map_err(failed)?;
     let (runtime, workers) = connect(&documents, cluster, &arguments.cluster)?;
     let bootstrap = BootstrapToken::mint(&mut StdRng::from_rng(&mut rand::rng()));
     let token = runtime.block_on(async {
-        let endpoints = endpoints(introduction.endpoints, cluster, global).await;
+        let endpoints = with_addresses_of_host(endpoints, cluster, global).await;
         workers.create_token(&bootstrap, after(Timestamp::now(), arguments.ttl)).await.map_err(failed)?;
-        Ok::<_, CommandFailure>(JoinToken { endpoints, authorities: introduction.authorities, bootstrap })
+        Ok::<_, CommandFailure>(JoinToken { endpoints, names, authorities, bootstrap })
     })?;
     print(&token.encode())?;
     print("\n")?;
@@ -99,7 +99,11 @@ fn create(global: &GlobalArguments, arguments: &CreateTokenArguments) -> Result<
 }
 
 /// Adds the current addresses of the cluster's host name to those of the ingresses. They can be another route to the ingresses.
-async fn endpoints(mut endpoints: Vec<SocketAddr>, cluster: &Cluster, global: &GlobalArguments) -> Vec<SocketAddr> {
+async fn with_addresses_of_host(
+    mut endpoints: Vec<SocketAddr>,
+    cluster: &Cluster,
+    global: &GlobalArguments,
+) -> Vec<SocketAddr> {
     let (Some(host), Some(port)) = (&cluster.spec.endpoint.host, endpoints.first().map(SocketAddr::port)) else {
         return endpoints;
     };
@@ -114,7 +118,7 @@ async fn endpoints(mut endpoints: Vec<SocketAddr>, cluster: &Cluster, global: &G
         Err(error) if !global.quiet => {
             let _ = writeln!(
                 std::io::stderr(),
-                "warning: the token does not contain {host}, which has no address: {error}"
+                "warning: the token contains {host}, but no address of it, because this machine cannot resolve it: {error}"
             );
         }
         Err(_) => {}

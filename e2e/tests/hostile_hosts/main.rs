@@ -10,6 +10,8 @@
     reason = "a test's functions fail by panicking, and print their timings"
 )]
 
+#[path = "../worker_outages/certificate.rs"]
+mod certificate;
 mod deleted_node;
 mod direct;
 mod direct_path;
@@ -70,7 +72,7 @@ fn scenario(tag: &str) {
         let _ =
             machine.run(Command::new("sysctl").args(["-qw", "net.ipv4.ip_unprivileged_port_start=443"])).succeeded();
     }
-    worker_fleet.inject("c1", &["--ingress-port", "443"]);
+    worker_fleet.inject("c1", &["--ingress-port", "443", "--extra-san", moved::NAME]);
     worker_fleet.reconcile();
     let cluster = worker_fleet.cluster("c1", &[CLEAN]);
     worker_fleet.join(&[&cluster]);

@@ -1,6 +1,7 @@
 //! Join tokens: with one, a worker finds its cluster, authenticates it, and is admitted.
 //!
-//! The text is `kwj1.` followed by JSON in base64url without padding (RFC 4648, section 5). The digit is the version of the format.
+//! The text is `kwj1.` or `kwj2.` followed by JSON in base64url without padding (RFC 4648, section 5). The digit is the version of the format: version 2
+//! adds the names of the ingresses. A token without names has version 1.
 
 use core::{fmt, net::SocketAddr, str::FromStr};
 
@@ -15,9 +16,11 @@ use crate::{
     token_text::{TokenText, Unreadable},
 };
 
-/// A token with nine ingresses and six authorities needs less than a tenth of this length.
-const LONGEST: usize = 16384;
+/// A token with nine ingresses, six authorities and 101 names, the most that a Cluster has, needs less than two thirds of this length.
+const LONGEST: usize = 65536;
 const TEXT: TokenText = TokenText { family: "kwj", prefix: "kwj1.", longest: LONGEST };
+/// The text of a token with names. A program that knows only version 1 refuses unknown fields, so this version makes it name the reason.
+const TEXT_WITH_NAMES: TokenText = TokenText { prefix: "kwj2.", ..TEXT };
 /// The number of characters of the two parts of a bootstrap token (`k8s.io/cluster-bootstrap`, `BootstrapTokenPattern`).
 const ID: usize = 6;
 const SECRET: usize = 16;
@@ -30,6 +33,8 @@ const FAIR: u8 = 252;
 pub struct JoinToken {
     /// The endpoints of the cluster's ingresses.
     pub endpoints: Vec<SocketAddr>,
+    /// DNS names of the ingresses. A worker resolves them if it can trust none of the endpoints.
+    pub names: Vec<String>,
     /// The authorities. The certificate chain of an endpoint must contain one of them.
     pub authorities: Vec<AuthorityHash>,
     /// The bootstrap token with which the worker requests its first certificate.
@@ -52,7 +57,9 @@ pub struct BootstrapToken {
 #[derive(Debug, thiserror::Error)]
 pub enum JoinTokenError {
     /// The text does not start with the prefix of a join token.
-    #[error("this is not a join token: it must begin with kwj1.; copy all that `keelway join-token create` printed")]
+    #[error(
+        "this is not a join token: it must begin with kwj1. or kwj2.; copy all that `keelway join-token create` printed"
+    )]
     Prefix,
     /// The token has another version.
     #[error("this program does not support the format of this join token: use the release of Keelway that created it")]
@@ -84,6 +91,8 @@ pub enum JoinTokenError {
 #[serde(deny_unknown_fields)]
 struct JoinTokenPayload {
     endpoints: Vec<SocketAddr>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    names: Vec<String>,
     authorities: Vec<String>,
     token: String,
 }
@@ -100,10 +109,12 @@ impl JoinToken {
     pub fn encode(&self) -> Zeroizing<String> {
         let form = JoinTokenPayload {
             endpoints: self.endpoints.clone(),
+            names: self.names.clone(),
             authorities: self.authorities.iter().map(|hash| hash.0.clone()).collect(),
             token: self.bootstrap.expose().to_string(),
         };
-        TEXT.write(&form)
+        let format = if self.names.is_empty() { TEXT } else { TEXT_WITH_NAMES };
+        format.write(&form)
     }
 
     /// Returns whether the token names this authority, given its certificate in DER. The caller must find such an authority in a verified
@@ -129,7 +140,9 @@ impl FromStr for JoinToken {
     type Err = JoinTokenError;
 
     fn from_str(text: &str) -> Result<Self, JoinTokenError> {
-        let form: JoinTokenPayload = TEXT.read(text)?;
+        let has_names = text.trim_start().starts_with(TEXT_WITH_NAMES.prefix);
+        let format = if has_names { TEXT_WITH_NAMES } else { TEXT };
+        let form: JoinTokenPayload = format.read(text)?;
         if form.endpoints.is_empty() {
             return Err(JoinTokenError::NoEndpoint);
         }
@@ -138,6 +151,7 @@ impl FromStr for JoinToken {
         }
         Ok(Self {
             endpoints: form.endpoints.clone(),
+            names: form.names.clone(),
             authorities: form.authorities.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
             bootstrap: form.token.parse()?,
         })
@@ -250,9 +264,14 @@ mod tests {
     fn token() -> JoinToken {
         JoinToken {
             endpoints: vec!["203.0.113.1:20000".parse().unwrap(), "[2001:db8::1]:20000".parse().unwrap()],
+            names: vec![],
             authorities: vec![AuthorityHash::of_pem(authority(1).certificate().pem()).unwrap()],
             bootstrap: BootstrapToken::mint(&mut seeded(1)),
         }
+    }
+
+    fn token_with_names() -> JoinToken {
+        JoinToken { names: vec!["api.example.com".to_owned(), "in-1.example.com".to_owned()], ..token() }
     }
 
     fn encoded(json: &str) -> String {
@@ -268,11 +287,48 @@ mod tests {
         assert_eq!(format!(" {}\n", *text).parse::<JoinToken>().unwrap(), token);
     }
 
+    /// Releases before version 2 wrote this text, and read no other.
+    #[test]
+    fn a_token_without_names_is_that_of_version_1() {
+        let token = token();
+        let text = encoded(&format!(
+            r#"{{"endpoints":["203.0.113.1:20000","[2001:db8::1]:20000"],"authorities":["{}"],"token":"{}"}}"#,
+            token.authorities[0],
+            *token.bootstrap.expose()
+        ));
+        assert!(text.starts_with("kwj1."));
+        assert_eq!(*token.encode(), text);
+        assert_eq!(text.parse::<JoinToken>().unwrap(), token);
+    }
+
+    #[test]
+    fn a_token_with_names_has_version_2() {
+        let token = token_with_names();
+        let text = token.encode();
+        assert!(text.starts_with("kwj2.eyJ"), "{}", *text);
+        assert_eq!(text.parse::<JoinToken>().unwrap(), token);
+        assert_eq!(format!(" {}\n", *text).parse::<JoinToken>().unwrap(), token);
+    }
+
+    #[test]
+    fn the_longest_token_is_read() {
+        let longest = JoinToken {
+            endpoints: vec![format!("[{}]:65535", ["2001"; 8].join(":")).parse().unwrap(); 9],
+            names: vec!["n".repeat(253); 101],
+            authorities: vec![token().authorities[0].clone(); 6],
+            ..token()
+        };
+        let text = longest.encode();
+        assert!(text.len() < LONGEST * 2 / 3, "{}", text.len());
+        assert_eq!(text.parse::<JoinToken>().unwrap(), longest);
+    }
+
     #[test]
     fn every_cut_is_noticed() {
-        let text = token().encode();
-        for end in 0..text.len() {
-            assert!(text[..end].parse::<JoinToken>().is_err(), "{end}");
+        for text in [token().encode(), token_with_names().encode()] {
+            for end in 0..text.len() {
+                assert!(text[..end].parse::<JoinToken>().is_err(), "{end}");
+            }
         }
     }
 
@@ -287,9 +343,10 @@ mod tests {
         assert!(form(endpoint, &authority, "abcdef.0123456789abcdef").parse::<JoinToken>().is_ok());
         assert!(matches!(read("abcdef.0123456789abcdef"), JoinTokenError::Prefix));
         assert!(matches!(read(""), JoinTokenError::Prefix));
-        assert!(matches!(read("kwj2.e30"), JoinTokenError::Version));
+        assert!(matches!(read("kwj3.e30"), JoinTokenError::Version));
         assert!(matches!(read("kwj1.e3 0"), JoinTokenError::Encoding(_)));
         assert!(matches!(read("kwj1.e30"), JoinTokenError::Form));
+        assert!(matches!(read("kwj2.e30"), JoinTokenError::Form));
         assert!(matches!(read(&format!("kwj1.{}", "A".repeat(LONGEST))), JoinTokenError::TooLong));
         let bootstrap = "abcdef.0123456789abcdef";
         assert!(matches!(read(&form("", &authority, bootstrap)), JoinTokenError::NoEndpoint));
@@ -350,7 +407,7 @@ mod tests {
     /// The case of a hexadecimal digit of an IPv6 address has no meaning (RFC 4291, section 2.2), so such a change yields the same token.
     #[test]
     fn a_changed_character_is_an_error_or_another_token() {
-        let token = token();
+        let token = token_with_names();
         let text = token.encode();
         let json = |text: &str| URL_SAFE_NO_PAD.decode(&text[TEXT.prefix.len()..]).unwrap();
         let characters = URL_SAFE.as_str();

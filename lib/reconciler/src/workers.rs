@@ -4,9 +4,17 @@ mod eviction;
 mod ingresses;
 mod tokens;
 
-use std::{future::Future, net::SocketAddr, time::Duration};
+use std::{
+    future::Future,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
-use keelway_api::{Cluster, Documents, documents::SecretName, name::ClusterId};
+use keelway_api::{
+    Cluster, Documents,
+    documents::SecretName,
+    name::{ClusterId, is_subdomain},
+};
 use keelway_pki::{AuthorityHash, CertificateError};
 use keelway_planner::{API_SERVER_NAME, KUBERNETES_AUTHORITY, driver_identity};
 use keelway_tls::component::client_from_pem;
@@ -102,6 +110,8 @@ impl ClusterWorkers {
 pub struct JoinInformation {
     /// The addresses of the cluster's ingresses.
     pub endpoints: Vec<SocketAddr>,
+    /// The DNS names of the cluster's ingresses.
+    pub names: Vec<String>,
     /// The authorities of the cluster: the active, the next and the previous one.
     pub authorities: Vec<AuthorityHash>,
 }
@@ -115,8 +125,15 @@ impl JoinInformation {
         let bundle = bundle.map_err(|error| WorkersError::Secret(error.into()))?;
         let authorities =
             AuthorityHash::of_bundle(&String::from_utf8_lossy(bundle)).map_err(WorkersError::Authority)?;
-        Ok(Self { endpoints, authorities })
+        Ok(Self { endpoints, names: names(cluster), authorities })
     }
+}
+
+/// Returns the names that workers of the cluster store, which are those of its API that can be resolved.
+fn names(cluster: &Cluster) -> Vec<String> {
+    let spec = &cluster.spec;
+    let all = spec.endpoint.host.iter().chain(&spec.control_plane.kube_api_server.extra_sans);
+    all.filter(|name| is_subdomain(name) && name.parse::<IpAddr>().is_err()).cloned().collect()
 }
 
 /// Returns the id of a cluster that can have workers.
@@ -138,5 +155,27 @@ impl WorkersError {
         let Self::Api { cause, .. } = self else { return None };
         let kube::Error::Api(status) = &**cause else { return None };
         Some(status.code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_a_worker_can_resolve() {
+        let named = |endpoint: serde_json::Value| {
+            let sans = ["in-1.example.com", "*.example.com", "192.0.2.1", "2001:db8::1"];
+            let spec = json!({
+                "version": "1.37.0",
+                "endpoint": endpoint,
+                "controlPlane": { "kubeAPIServer": { "extraSANs": sans } },
+            });
+            names(&Cluster::new("c1", serde_json::from_value(spec).unwrap()))
+        };
+        assert_eq!(named(json!({ "host": "api.example.com" })), ["api.example.com", "in-1.example.com"]);
+        assert_eq!(named(json!({})), ["in-1.example.com"]);
     }
 }

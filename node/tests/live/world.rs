@@ -106,7 +106,7 @@ impl World {
         let secrets: Api<Secret> = Api::namespaced(self.admin.clone(), "kube-system");
         secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
         let authorities = vec![AuthorityHash::of_pem(self.plane.authority()).unwrap()];
-        JoinToken { endpoints: vec![PUBLIC[0].parse().unwrap()], authorities, bootstrap }
+        JoinToken { endpoints: vec![PUBLIC[0].parse().unwrap()], names: vec![], authorities, bootstrap }
     }
 
     /// Kills the process of a gateway.
