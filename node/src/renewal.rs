@@ -105,7 +105,16 @@ async fn ask_gateways(
         Err(last) => {
             let mut found = addresses_of_names(resolver, &known.cluster).await;
             found.retain(|address| !gateways.contains(address));
-            client.ask_each(found, last).await
+            match client.ask_each(found, RenewalError::NoGateway).await {
+                Err(RenewalError::NoGateway) => Err(last),
+                // A gateway that responded says more than an address that does not.
+                Err(other)
+                    if matches!(last, RenewalError::Failed { .. }) && !matches!(other, RenewalError::Denied { .. }) =>
+                {
+                    Err(last)
+                }
+                other => other,
+            }
         }
     }
 }

@@ -163,7 +163,8 @@ impl SimulationState {
         let is_placed = self.is_placed(cluster, order);
         // A member that stopped responding since the pass observed it is not the fault of the pass.
         let seen = self.pass.seen.stores.get(cluster).into_iter().flat_map(|seen| seen.members.values());
-        let responding: BTreeSet<MemberId> = seen.filter_map(|report| Some(report.known()?.id)).collect();
+        let serving = seen.filter_map(|report| report.known()).filter(|report| report.leader.is_some());
+        let responding: BTreeSet<MemberId> = serving.map(|report| report.id).collect();
         let order = &self.alter_order(cluster, order);
         let Some(store) = self.stores.get_mut(cluster) else { return Err("no etcd".to_owned()) };
         if has_taken_effect(store, order) {

@@ -193,7 +193,9 @@ impl SimulationState {
             .any(|(kept, process)| process.program.is_main() && kept.pod == *pod && is_ended(kept));
         let all: Vec<&PodName> = self.replicas(&pod.cluster, role).collect();
         let is_well = |pod: &&PodName| matches!(self.pass.seen.health.get(pod), Some(ComponentHealth::Healthy));
-        let is_excepted = self.is_deleted(&pod.cluster) || self.rebuilds(&pod.cluster);
+        // A rebuild stops all members and API servers.
+        let is_rebuilt = matches!(role, Role::Etcd | Role::KubeApiserver) && self.rebuilds(&pod.cluster);
+        let is_excepted = self.is_deleted(&pod.cluster) || is_rebuilt;
         if !ends_main || is_excepted || !all.contains(&pod) || !all.iter().all(is_well) {
             return;
         }

@@ -136,6 +136,11 @@ impl From<Unreadable> for JoinTokenError {
     }
 }
 
+/// Whether a text has only the characters of DNS names, so that it can be printed.
+fn is_dns_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|char| char.is_ascii_alphanumeric() || matches!(char, '-' | '.'))
+}
+
 impl FromStr for JoinToken {
     type Err = JoinTokenError;
 
@@ -143,6 +148,9 @@ impl FromStr for JoinToken {
         let has_names = text.trim_start().starts_with(TEXT_WITH_NAMES.prefix);
         let format = if has_names { TEXT_WITH_NAMES } else { TEXT };
         let form: JoinTokenPayload = format.read(text)?;
+        if form.names.is_empty() == has_names || !form.names.iter().all(|name| is_dns_name(name)) {
+            return Err(JoinTokenError::Form);
+        }
         if form.endpoints.is_empty() {
             return Err(JoinTokenError::NoEndpoint);
         }
@@ -346,7 +354,16 @@ mod tests {
         assert!(matches!(read("kwj3.e30"), JoinTokenError::Version));
         assert!(matches!(read("kwj1.e3 0"), JoinTokenError::Encoding(_)));
         assert!(matches!(read("kwj1.e30"), JoinTokenError::Form));
-        assert!(matches!(read("kwj2.e30"), JoinTokenError::Form));
+        let with_names = |prefix: &str, names: &[&str]| {
+            let form = serde_json::json!({
+                "endpoints": ["203.0.113.1:1"], "names": names, "authorities": [hash], "token": "abcdef.0123456789abcdef"
+            });
+            format!("{prefix}{}", URL_SAFE_NO_PAD.encode(form.to_string()))
+        };
+        assert!(with_names("kwj2.", &["api.example.com"]).parse::<JoinToken>().is_ok());
+        assert!(matches!(read(&with_names("kwj1.", &["api.example.com"])), JoinTokenError::Form));
+        assert!(matches!(read(&with_names("kwj2.", &[])), JoinTokenError::Form));
+        assert!(matches!(read(&with_names("kwj2.", &["\u{1b}[2J"])), JoinTokenError::Form));
         assert!(matches!(read(&format!("kwj1.{}", "A".repeat(LONGEST))), JoinTokenError::TooLong));
         let bootstrap = "abcdef.0123456789abcdef";
         assert!(matches!(read(&form("", &authority, bootstrap)), JoinTokenError::NoEndpoint));

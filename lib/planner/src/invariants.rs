@@ -487,8 +487,8 @@ fn first_members_stay(step: &PlanTransition) -> Vec<String> {
         rebuild.is_some_and(|rebuild| rebuild.phase == RebuildPhase::Preparing)
     };
     let is_withdrawn = |old: &Cluster, new: &Cluster| {
-        let is_rebuilt = |cluster: &Cluster| etcd(cluster).is_some_and(|store| store.rebuild.is_some());
-        is_rebuilt(old) && !is_rebuilt(new) && id(new).is_none()
+        etcd(old).zip(etcd(new)).is_some_and(|(old, new)| rebuild_check::withdraws_a_restore(old, new))
+            && id(new).is_none()
     };
     let both = step.before.clusters.iter().filter_map(|(name, old)| Some((name, old, step.after.clusters.get(name)?)));
     let changed = both.filter(|(_, old, new)| {
@@ -580,7 +580,8 @@ fn is_withdrawn(step: &PlanTransition, cluster: &ClusterRef, change: &Membership
 
 fn changes_have_a_list(step: &PlanTransition) -> Vec<String> {
     let is_blind = |(_, before, after, list): &(&ClusterRef, &EtcdStatus, &EtcdStatus, Option<&MemberList>)| {
-        list.is_none() && before.change != after.change && after.rebuild.is_none()
+        // A rebuilt store has other members.
+        list.is_none() && before.change != after.change && before.rebuilt == after.rebuilt
     };
     let blind = stores(step).filter(is_blind);
     blind.map(|(name, ..)| name.to_string()).collect()

@@ -81,13 +81,13 @@ pub(crate) fn plan_rebuild(plan: &mut Plan, fleet: &mut FleetCapacity, at: Store
     true
 }
 
-/// Gate 12. The members and API servers that stopped start again.
+/// Gate 12. The members and API servers that stopped start again. A learner does not vote.
 fn is_needless(documents: &Documents, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
     let RebuildSource::Survivor { lost } = &rebuild.source else { return false };
     let responds = |name: &&ComponentName| at.seen.stores.get(at.id).is_some_and(|seen| seen.report(name).is_some());
     let returned = lost.iter().filter(responds).count();
-    let members = store(documents, at).into_iter().flat_map(EtcdStatus::staying_members).count();
-    rebuild.phase < RebuildPhase::Starting && (members + returned).saturating_sub(lost.len()) * 2 > members
+    let voters = store(documents, at).into_iter().flat_map(quorum::voters).count();
+    rebuild.phase < RebuildPhase::Starting && (voters + returned).saturating_sub(lost.len()) * 2 > voters
 }
 
 /// Gate 13.
@@ -142,7 +142,7 @@ fn begin(plan: &mut Plan, at: StoreContext<'_>, loss: &QuorumLoss<'_>, survivor:
 
 /// The number of the newest copy beside the data of a member, or zero. One remains of a rebuild that was given up, or that the documents do not record
 /// because they are older.
-pub(crate) fn last_copy(documents: &Documents, seen: &PassObservation, member: &PodName) -> u32 {
+fn last_copy(documents: &Documents, seen: &PassObservation, member: &PodName) -> u32 {
     let machine = documents.components.get(member).map(|component| &component.spec.hypervisor);
     machine.and_then(|machine| seen.machine(machine)?.last_copy_of(member, DATA)).unwrap_or_default()
 }

@@ -126,6 +126,12 @@ pub enum RestoreBlocker {
          spec.etcd.restore, and the earlier members continue with their data"
     )]
     LostData(HypervisorName),
+    /// The data of a new cluster is lost before its store served.
+    #[error(
+        "the deletion of this cluster: only {0} had the data of the snapshot, and it is lost; run `keelway cluster delete`, and begin the \
+         cluster again with `keelway cluster inject --from-snapshot`"
+    )]
+    LostFirstData(HypervisorName),
 }
 
 /// Begins the restore that is requested of a created store. Returns whether there is one, so that nothing else is decided about the store.
@@ -297,16 +303,17 @@ pub(crate) fn withdraw_unwanted(plan: &mut Plan, at: StoreContext<'_>, rebuild: 
     }
     let Some(cluster) = plan.documents.clusters.get(&at.cluster.reference) else { return false };
     let is_wanted = cluster.spec.etcd.restore.as_ref().is_some_and(|request| request.is_executed_by(&rebuild.source));
-    let Some(store) = store(&plan.documents, at) else { return false };
-    let has_others = store.staying_members().any(|(name, _)| *name != rebuild.member);
     let is_made = rebuild.phase > RebuildPhase::Preparing;
-    if is_wanted || !has_others || (is_made && rebuild::lost_data(&plan.documents, at, rebuild).is_none()) {
+    if is_wanted
+        || !has_earlier_members(plan, at, rebuild)
+        || (is_made && rebuild::lost_data(&plan.documents, at, rebuild).is_none())
+    {
         return false;
     }
     change_store(plan, at, |store| {
         store.rebuild = None;
         if is_made {
-            // It was the id of the restored store. Members report their own.
+            // It was the id of the restored store. Without it, reports are known by the ids of members alone.
             store.cluster_id = None;
         }
     });
@@ -316,11 +323,19 @@ pub(crate) fn withdraw_unwanted(plan: &mut Plan, at: StoreContext<'_>, rebuild: 
     true
 }
 
+/// Whether there are members besides the one that is made from a snapshot. A new cluster has none.
+fn has_earlier_members(plan: &Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
+    let mut members = store(&plan.documents, at).into_iter().flat_map(EtcdStatus::staying_members);
+    members.any(|(name, _)| *name != rebuild.member)
+}
+
 /// Waits for another request if the restored data is lost. Returns whether it is.
 pub(crate) fn wait_for_request(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) -> bool {
     let is_made = matches!(rebuild.source, RebuildSource::Snapshot { .. }) && rebuild.phase > RebuildPhase::Preparing;
     let Some(machine) = rebuild::lost_data(&plan.documents, at, rebuild).filter(|_| is_made) else { return false };
-    block(plan, WaitSubject::Role(at.cluster.reference.clone(), Role::Etcd), RestoreBlocker::LostData(machine));
+    let blocker =
+        if has_earlier_members(plan, at, rebuild) { RestoreBlocker::LostData } else { RestoreBlocker::LostFirstData };
+    block(plan, WaitSubject::Role(at.cluster.reference.clone(), Role::Etcd), blocker(machine));
     true
 }
 

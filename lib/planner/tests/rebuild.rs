@@ -109,6 +109,35 @@ fn a_request_rebuilds_the_store_step_by_step_and_adds_members_again() {
     assert_eq!(world.forced.len(), 1, "one start with --force-new-cluster");
 }
 
+/// A learner does not vote, so it makes no majority with the voters that remain.
+#[test]
+fn a_voter_is_lost_while_a_learner_joins() {
+    let mut world = World::settled(3);
+    let first = kill(&mut world, 1);
+    annotate(&mut world);
+    let joins = |world: &World| {
+        let status = world.status();
+        let change = status.change.as_ref();
+        change.is_some_and(|change| change.adds(&change.component) && status.members.contains_key(&change.component))
+    };
+    for _ in 0..20 {
+        if !joins(&world) {
+            let _ = world.pass(&Round { lags: true, ..calm(3) });
+        }
+    }
+    assert!(joins(&world), "{:?}", world.status());
+    let lost: ComponentName = "etcd-1".parse().unwrap();
+    assert!(!first.contains(&lost));
+    let number = world.number_of(&world.members()[&lost]);
+    world.lost.insert(number);
+    pass_twice(&mut world, 3);
+    request(&mut world, &[lost]);
+    for _ in 0..20 {
+        let _ = world.pass(&calm(3));
+    }
+    assert_eq!(world.status().rebuilt.map(|rebuilt| rebuilt.member.to_string()), Some("etcd-0".to_owned()));
+}
+
 /// Gate 13.
 #[test]
 fn a_survivor_whose_machine_is_lost_ends_the_rebuild_and_another_member_may_go_on() {

@@ -10,14 +10,13 @@ use keelway_api::{
     Cluster,
     cluster::EtcdStatus,
     machine::{Pod, Start},
-    name::{ClusterRef, ComponentName, HypervisorName, PodName},
+    name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::Role,
     store_observation::{MemberList, StoreObservation},
     store_rebuild::{EtcdRecovery, RebuildPhase, RebuildSource, StoreRebuild},
 };
 
 use super::{PlanTransition, etcd, stores};
-use crate::rebuild;
 
 const FORCED: &str = "--force-new-cluster";
 
@@ -70,9 +69,20 @@ fn begins_wrongly(
     }
 }
 
+/// The highest number of a copy that was there when the rebuild began.
 fn last_copy(step: &PlanTransition, cluster: &Cluster, rebuild: &StoreRebuild) -> u32 {
-    let pod = cluster.id().map(|id| PodName { cluster: id.clone(), component: rebuild.member.clone() });
-    pod.map_or(0, |pod| rebuild::last_copy(step.after, step.seen, &pod))
+    let number = |id: &ClusterId| {
+        let copies = format!("{id}/{}/data.copy-", rebuild.member);
+        let states = step.seen.machines.keys().filter_map(|machine| step.seen.machine(machine));
+        let paths = states.flat_map(|state| state.data.keys());
+        paths.filter_map(|path| path.strip_prefix(&copies)?.parse().ok()).max()
+    };
+    cluster.id().and_then(number).unwrap_or_default()
+}
+
+/// Whether a step gives up a restore.
+pub(super) fn withdraws_a_restore(before: &EtcdStatus, after: &EtcdStatus) -> bool {
+    before.rebuild.as_ref().is_some_and(is_restore) && after.rebuild.is_none() && before.rebuilt == after.rebuilt
 }
 
 fn is_restore(rebuild: &StoreRebuild) -> bool {

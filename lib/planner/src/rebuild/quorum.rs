@@ -49,7 +49,7 @@ impl<'a> QuorumLoss<'a> {
 }
 
 /// The members that may vote. One that is being added is a learner.
-fn voters(store: &EtcdStatus) -> impl Iterator<Item = (&ComponentName, &EtcdMember)> {
+pub(super) fn voters(store: &EtcdStatus) -> impl Iterator<Item = (&ComponentName, &EtcdMember)> {
     let is_added = |name: &ComponentName| store.change.as_ref().is_some_and(|change| change.adds(name));
     store.staying_members().filter(move |(name, _)| !is_added(name))
 }

@@ -164,6 +164,25 @@ fn restored_data_that_its_machine_lost_is_reported() {
     assert!(text.contains(&format!("only {machine} had the restored data, and it is lost")), "{text}");
 }
 
+/// A new cluster that begins with a snapshot has no earlier members.
+#[test]
+fn a_new_cluster_that_lost_its_data_has_to_begin_again() {
+    let mut world = World::settled(3);
+    request(&mut world);
+    while phase(&world) != Some(RebuildPhase::Starting) {
+        let _ = world.pass(&calm(3));
+    }
+    let member = world.status().rebuild.unwrap().member;
+    let machine = world.members()[&member].clone();
+    world.machines.get_mut(&machine).unwrap().data.clear();
+    let cluster = world.documents.clusters.values_mut().next().unwrap();
+    let store = cluster.status.as_mut().unwrap().etcd.as_mut().unwrap();
+    store.members.retain(|name, _| *name == member);
+    let (plan, ..) = world.decide(&calm(3));
+    let text = blocked(&plan).unwrap();
+    assert!(text.contains("run `keelway cluster delete`, and begin the cluster again"), "{text}");
+}
+
 #[test]
 fn a_restore_whose_data_is_lost_can_be_given_up() {
     let mut world = restored_and_lost();
