@@ -137,7 +137,7 @@ impl From<Unreadable> for JoinTokenError {
 }
 
 /// Whether a text has only the characters of DNS names, so that it can be printed.
-fn is_dns_name(text: &str) -> bool {
+fn has_only_name_characters(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|char| char.is_ascii_alphanumeric() || matches!(char, '-' | '.'))
 }
 
@@ -148,7 +148,7 @@ impl FromStr for JoinToken {
         let has_names = text.trim_start().starts_with(TEXT_WITH_NAMES.prefix);
         let format = if has_names { TEXT_WITH_NAMES } else { TEXT };
         let form: JoinTokenPayload = format.read(text)?;
-        if form.names.is_empty() == has_names || !form.names.iter().all(|name| is_dns_name(name)) {
+        if form.names.is_empty() == has_names || !form.names.iter().all(|name| has_only_name_characters(name)) {
             return Err(JoinTokenError::Form);
         }
         if form.endpoints.is_empty() {

@@ -13,7 +13,7 @@
 //! 4. A request concerns the loss that was recorded before it. It names no member that responds.
 //! 5. The survivor is the voter that responds with the highest committed index. Its machine responds, has its data, and has room for a copy.
 //! 6. The API servers and all members are stopped before data is changed.
-//! 7. The survivor's data is copied before the survivor starts. A copy that was there before is none of this rebuild: its number is not used again.
+//! 7. The survivor's data is copied before the survivor starts. The number of the copy is higher than that of any earlier copy.
 //! 8. The survivor runs with `--force-new-cluster` in the phase `Starting` only. No API server runs in that phase, and no member is added, so an
 //!    agent that restarts the container repeats nothing that counts.
 //! 9. API servers start after the survivor led alone without that argument.
@@ -249,7 +249,7 @@ fn end(plan: &mut Plan, at: StoreContext<'_>, rebuild: &StoreRebuild) {
         retire(plan, at, &name, RemovalReason::StoreRebuilt);
     }
     change_store(plan, at, |store| {
-        // It concerned members of before. A rebuild that is given up continues it.
+        // The members that it concerned are retired.
         store.change = None;
         store.rebuild = None;
         store.rebuilt = Some(RebuiltStore {

@@ -254,14 +254,14 @@ fn a_second_loss_is_another_rebuild_with_another_copy() {
 fn a_rebuild_that_was_given_up_leaves_a_copy_that_no_other_one_uses() {
     let (mut world, killed) = without_quorum(3, 2);
     request(&mut world, &killed);
-    while !world.has_copy(1) {
+    while !world.has_copy("etcd-0", 1) {
         let _ = world.pass(&calm(3));
     }
     world.lost.clear();
     world.returned = true;
     world.settle(3);
     world.returned = false;
-    assert!(world.has_copy(1) && world.forced.is_empty());
+    assert!(world.has_copy("etcd-0", 1) && world.forced.is_empty());
 
     let killed = kill(&mut world, 2);
     pass_twice(&mut world, 3);
@@ -270,7 +270,7 @@ fn a_rebuild_that_was_given_up_leaves_a_copy_that_no_other_one_uses() {
         let _ = world.pass(&calm(3));
     }
     assert_eq!(world.status().rebuilt.unwrap().number, 2);
-    assert!(world.has_copy(2) && world.forced.len() == 1);
+    assert!(world.has_copy("etcd-0", 2) && world.forced.len() == 1);
 }
 
 /// A machine that does not respond is not awaited (gate 6), so an API server may continue on it beside a forced member. What it writes stays, and is

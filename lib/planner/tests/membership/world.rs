@@ -426,13 +426,14 @@ impl World {
         let runs = |role: &str| others.iter().any(|other| other.component.as_str().starts_with(role));
         assert!(!runs("kube-apiserver-"), "an API server runs: {others:?}");
         assert!(!runs("etcd-"), "another member runs: {others:?}");
-        assert!(self.has_copy(self.status().rebuild.unwrap().number), "the data was not copied");
+        let number = self.status().rebuild.unwrap().number;
+        assert!(self.has_copy(pod.component.as_str(), number), "the data was not copied");
     }
 
     /// Whether a member has a copy of its data with this number.
-    pub(super) fn has_copy(&self, number: u32) -> bool {
-        let mut data = self.machines.values().flat_map(|state| &state.data);
-        data.any(|(path, data)| path.ends_with(&format!("/data.copy-{number}")) && data.used)
+    pub(super) fn has_copy(&self, member: &str, number: u32) -> bool {
+        let copy = format!("{}/{member}/data.copy-{number}", self.id());
+        self.machines.values().any(|state| state.data.get(&copy).is_some_and(|data| data.used))
     }
 
     /// Starts a member as etcd does: with data, it goes on with its id.

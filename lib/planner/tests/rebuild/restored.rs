@@ -4,6 +4,7 @@ use super::{change_spec, fate, kill, phase};
 use crate::world::{Round, World, calm};
 use keelway_api::{
     Time,
+    name::{ComponentName, HypervisorName},
     restore::RestoreSpec,
     snapshots::{SnapshotDirectory, SnapshotRetention, SnapshotSinkSpec, SnapshotsSpec},
     store_rebuild::RebuildPhase,
@@ -120,14 +121,21 @@ fn a_request_that_is_removed_brings_the_members_of_before_back() {
     assert_eq!((after.cluster_id, after.rebuild, after.rebuilt), (before.cluster_id, None, None));
 }
 
-/// A store whose restored member starts, and is on a lost machine.
-fn restored_and_lost() -> World {
+/// A store whose restored member starts, with that member and its machine.
+fn restored() -> (World, ComponentName, HypervisorName) {
     let mut world = World::settled(3);
     request(&mut world);
     while phase(&world) != Some(RebuildPhase::Starting) {
         let _ = world.pass(&calm(3));
     }
-    let machine = world.members()[&world.status().rebuild.unwrap().member].clone();
+    let member = world.status().rebuild.unwrap().member;
+    let machine = world.members()[&member].clone();
+    (world, member, machine)
+}
+
+/// A store whose restored member starts, and is on a lost machine.
+fn restored_and_lost() -> World {
+    let (mut world, _, machine) = restored();
     let number = world.number_of(&machine);
     world.lost.insert(number);
     for _ in 0..3 {
@@ -153,12 +161,7 @@ fn another_request_replaces_a_restore_whose_data_is_lost() {
 
 #[test]
 fn restored_data_that_its_machine_lost_is_reported() {
-    let mut world = World::settled(3);
-    request(&mut world);
-    while phase(&world) != Some(RebuildPhase::Starting) {
-        let _ = world.pass(&calm(3));
-    }
-    let machine = world.members()[&world.status().rebuild.unwrap().member].clone();
+    let (mut world, _, machine) = restored();
     world.machines.get_mut(&machine).unwrap().data.clear();
     let text = blocked(&world.pass(&calm(3))).unwrap();
     assert!(text.contains(&format!("only {machine} had the restored data, and it is lost")), "{text}");
@@ -167,13 +170,7 @@ fn restored_data_that_its_machine_lost_is_reported() {
 /// A new cluster that begins with a snapshot has no earlier members.
 #[test]
 fn a_new_cluster_that_lost_its_data_has_to_begin_again() {
-    let mut world = World::settled(3);
-    request(&mut world);
-    while phase(&world) != Some(RebuildPhase::Starting) {
-        let _ = world.pass(&calm(3));
-    }
-    let member = world.status().rebuild.unwrap().member;
-    let machine = world.members()[&member].clone();
+    let (mut world, member, machine) = restored();
     world.machines.get_mut(&machine).unwrap().data.clear();
     let cluster = world.documents.clusters.values_mut().next().unwrap();
     let store = cluster.status.as_mut().unwrap().etcd.as_mut().unwrap();
