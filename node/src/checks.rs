@@ -1,5 +1,6 @@
 //! Checks whether a machine can become a worker: turns facts of the machine into faults. Pure.
 
+mod host_ports;
 mod kernel;
 mod pod_network;
 mod ranges;
@@ -18,6 +19,7 @@ use std::{
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 
+pub(crate) use host_ports::{RULE_PROGRAMS, host_ports};
 pub use kernel::{KernelFacts, KernelNeeds, kernel_faults};
 pub use pod_network::{PodNetworkFacts, pod_network};
 pub use ranges::{NamedRanges, overlaps};

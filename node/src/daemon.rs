@@ -47,6 +47,7 @@ use crate::{
     kubelet::{self, KUBELET_LOG, Kubelet, KubeletStatus},
     logs,
     network_condition::{self, NetworkCheck, NetworkState},
+    node_event::{self, NodeEventText},
     ordered_upgrade::OrderedWorker,
     peer::{self, PeerAssignment, PeerError},
     pod_probe::{self, PodProbeFacts},
@@ -62,6 +63,7 @@ use crate::{
     sysctl,
     trust_report::TrustReport,
     tunnels::{self, GatewayLink, TunnelStatus, WorkerTunnels},
+    worker_problem::{self, WorkerProblem},
 };
 
 /// The interval at which tunnels, firewall and settings are reconciled. The kernel does not report every change of them.
@@ -197,6 +199,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         () = daemon.keep_tunnels(tunnels) => {}
         () = direct_paths.keep(|| daemon.direct_path_inputs(), &daemon.facts.direct_paths) => {}
         () = daemon.report_network() => {}
+        () = daemon.report_problems() => {}
         () = daemon.report_trust() => {}
         () = daemon.keep_settings() => {}
         () = daemon.keep_logs() => {}
@@ -322,6 +325,7 @@ impl Daemon {
     async fn report_network(&self) {
         let (mut tunnels, mut drops) = (self.facts.tunnels.subscribe(), self.facts.foreign_drops.subscribe());
         let (mut node, mut probes) = (self.facts.node.subscribe(), self.facts.pod_probe_failures.subscribe());
+        let mut conflicts = self.facts.conflicts.subscribe();
         let mut repeats = every(REPAIR_EVERY);
         let (mut check, mut reported, mut last) = (NetworkCheck::new(Instant::now()), None, None);
         let mut registrations = 0;
@@ -329,6 +333,7 @@ impl Daemon {
             select! {
                 _ = repeats.tick() => {}
                 Ok(()) = tunnels.changed() => {}
+                Ok(()) = conflicts.changed() => {}
                 Ok(()) = drops.changed() => {}
                 Ok(()) = probes.changed() => {}
                 Ok(()) = node.changed() => {}
@@ -342,7 +347,9 @@ impl Daemon {
             let state = check.state(has_gateways, &tunnels.borrow_and_update(), Instant::now());
             let cut_off = foreign_drops::cut_off(&drops.borrow_and_update());
             let failures = probes.borrow_and_update().clone();
-            let state = state.map(|state| state.with_drops(cut_off).with_probe_failures(failures));
+            let conflicts = conflicts.borrow_and_update().clone();
+            let state =
+                state.map(|state| state.with_conflicts(conflicts).with_drops(cut_off).with_probe_failures(failures));
             let Some(state) = state.filter(|state| reported.as_ref() != Some(state)) else { continue };
             let outcome = match self.client() {
                 Ok(client) => network_condition::report(client, &self.options.name, &state).await,
@@ -351,13 +358,36 @@ impl Daemon {
             if outcome.is_ok() {
                 match &state {
                     NetworkState::Available => tracing::info!("{}", state.message()),
-                    NetworkState::Unavailable(_) | NetworkState::CutOff(_) | NetworkState::PodsCutOff(_) => {
-                        tracing::error!("{}", state.message());
-                    }
+                    NetworkState::Unavailable(_)
+                    | NetworkState::OtherPodNetwork(_)
+                    | NetworkState::CutOff(_)
+                    | NetworkState::PodsCutOff(_) => tracing::error!("{}", state.message()),
                 }
                 reported = Some(state);
             }
             log_once(&mut last, "cannot report the network of the Node", outcome);
+        }
+    }
+
+    /// Records an Event on the Node for each problem of the machine that no condition reports.
+    async fn report_problems(&self) {
+        let (mut repeats, mut last, mut recorded) = (every(REPAIR_EVERY), None, Vec::new());
+        loop {
+            repeats.tick().await;
+            let found = worker_problem::of_machine(&self.facts.absent.borrow(), &self.facts.range_clashes.borrow());
+            recorded.retain(|problem| found.contains(problem));
+            let new: Vec<WorkerProblem> = found.into_iter().filter(|problem| !recorded.contains(problem)).collect();
+            for problem in new {
+                let event = NodeEventText { is_warning: true, reason: problem.reason, message: &problem.message };
+                let outcome = match self.client() {
+                    Ok(client) => node_event::record(client, &self.options.name, event).await,
+                    Err(error) => Err(error),
+                };
+                if outcome.is_ok() {
+                    recorded.push(problem);
+                }
+                log_once(&mut last, "cannot record an Event on the Node", outcome);
+            }
         }
     }
 

@@ -6,6 +6,7 @@ mod pod_network;
 mod pod_ports;
 mod resolv_confs;
 mod routing;
+mod rule_programs;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,6 +33,7 @@ pub(crate) use pod_network::pod_network;
 pub(crate) use pod_ports::PodPortsObserver;
 pub(crate) use resolv_confs::resolv_confs;
 pub(crate) use routing::{OwnNetworks, routing};
+pub(crate) use rule_programs::rule_programs;
 
 /// The file in which an agent stores the installation of a hypervisor.
 const OWNER: &str = "/var/lib/keelway/owner";

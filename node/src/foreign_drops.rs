@@ -76,7 +76,7 @@ impl ForeignDrop {
         let is_input = self.what == TO_KUBELET || self.what == TO_API;
         if chain.contains(" firewalld ") {
             return format!(
-                "sudo firewall-cmd --permanent --zone=trusted --add-interface={BRIDGE} --add-interface={tunnels}0 && sudo firewall-cmd --reload"
+                "sudo firewall-cmd --permanent --zone=trusted --add-interface={BRIDGE} --add-interface={tunnels}+ && sudo firewall-cmd --reload"
             );
         }
         match chain.split(' ').next() {
@@ -331,7 +331,8 @@ mod tests {
         let expected = "rule 2 of the chain iptables-legacy filter FORWARD drops packets from pods to other workers";
         assert_eq!(legacy.problem, expected);
         assert!(legacy.help.starts_with("sudo iptables-legacy -I FORWARD -i cni0 -j ACCEPT && "), "{}", legacy.help);
-        assert!(drop_by("inet firewalld filter_FORWARD", None, TO_WORKERS).help().starts_with("sudo firewall-cmd"));
+        let zone = drop_by("inet firewalld filter_FORWARD", None, TO_WORKERS).help();
+        assert!(zone.starts_with("sudo firewall-cmd") && zone.contains("--add-interface=keelway+ "), "{zone}");
         assert!(drop_by("inet owner f", None, TO_WORKERS).help().contains("interfaces cni0 and keelway*"));
     }
 }

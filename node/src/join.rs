@@ -28,7 +28,7 @@ use rustix::process::geteuid;
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use tokio::{
     task::{JoinSet, spawn_blocking},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
@@ -48,7 +48,9 @@ use crate::{
     information::{InformationError, TrustedInformation},
     ingress_names::MachineResolver,
     kubelet, mounts,
-    network_condition::{FIREWALL_DROPS_PACKETS, NETWORK_UNAVAILABLE, NO_GATEWAY_RESPONDS, PODS_CANNOT_CONNECT},
+    network_condition::{
+        FIREWALL_DROPS_PACKETS, NETWORK_UNAVAILABLE, NO_GATEWAY_RESPONDS, POD_NETWORK_CONFLICT, PODS_CANNOT_CONNECT,
+    },
     peer::{self, PeerError},
     process,
     program::ProgramInstallation,
@@ -64,7 +66,10 @@ use crate::{
 const NO_NETWORK: &str = "container runtime network not ready";
 
 /// The reasons for which the network stays unavailable until the machine's owner changes something.
-const UNAVAILABLE: [&str; 3] = [NO_GATEWAY_RESPONDS, FIREWALL_DROPS_PACKETS, PODS_CANNOT_CONNECT];
+const UNAVAILABLE: [&str; 4] = [NO_GATEWAY_RESPONDS, FIREWALL_DROPS_PACKETS, PODS_CANNOT_CONNECT, POD_NETWORK_CONFLICT];
+
+/// How long a join that fails waits for what the cluster does not accept.
+const SOON: Duration = Duration::from_secs(5);
 
 /// How long a new cluster may take until it admits workers.
 const YOUNG: Duration = Duration::from_secs(30);
@@ -261,24 +266,32 @@ async fn join_with(
     check_earlier(options, token)?;
     let proxies = node.proxies()?;
     on_step(&JoinStep::Check);
+    let mut trusting = pin!(trust(token, &proxies));
+    let mut checking = pin!(check_machine(options));
     // Both run concurrently, but faults of the machine are reported first.
-    let trusted = match select(pin!(check_machine(options)), pin!(trust(token, &proxies))).await {
-        Either::Left((checked, trusted)) => {
-            checked?;
-            on_step(&JoinStep::Trust);
-            trusted.await?
-        }
-        Either::Right((trusted, checked)) => {
-            checked.await?;
-            on_step(&JoinStep::Trust);
-            trusted?
+    let (faults, checked) = match select(&mut checking, &mut trusting).await {
+        Either::Left((faults, _)) => (faults?, None),
+        Either::Right((trusted, _)) => (checking.await?, Some(trusted)),
+    };
+    let trusting = async {
+        match checked {
+            Some(trusted) => trusted,
+            None => trusting.await,
         }
     };
+    if !faults.is_empty() {
+        return Err(all_faults(options, (token, &proxies), faults, trusting).await);
+    }
+    on_step(&JoinStep::Trust);
+    let trusted = trusting.await?;
     let bearer = bearer(token, &trusted, &proxies)?;
     let runtime = facts::client(&node.containerd_socket).map_err(JoinError::Runtime)?;
     let (known, seen) = try_join!(fetch_information(bearer.clone(), &mut on_step), take_baseline(options, &runtime))?;
     check_name(&node.name, &known.cluster.dns_domain)?;
-    check_cluster(options, &runtime, &known).await?;
+    let faults = check_cluster(options, &runtime, &known).await?;
+    if !faults.is_empty() {
+        return Err(JoinError::Faults(faults));
+    }
     let of_cluster = fetch_registry_config(&bearer, &known).await?;
     let release = release::find(&known.cluster.version);
     let release = release.ok_or_else(|| JoinError::Release(known.cluster.version.clone()))?;
@@ -352,7 +365,27 @@ fn check_earlier(options: &JoinOptions, token: &JoinToken) -> Result<(), JoinErr
     if is_same { Ok(()) } else { Err(JoinError::Elsewhere) }
 }
 
-async fn check_machine(options: &JoinOptions) -> Result<(), JoinError> {
+/// Adds to the faults of the machine what the cluster does not accept, so that a person can correct everything at once. A cluster that does not respond
+/// soon adds nothing.
+async fn all_faults(
+    options: &JoinOptions,
+    (token, proxies): (&JoinToken, &HttpProxies),
+    mut faults: Vec<CheckFault>,
+    trusting: impl Future<Output = Result<TrustedEndpoint, JoinError>>,
+) -> JoinError {
+    let checking = async {
+        let runtime = facts::client(&options.node.containerd_socket).map_err(JoinError::Runtime)?;
+        let bearer = bearer(token, &trusting.await?, proxies)?;
+        let known = fetch_information(bearer, &mut |_: &JoinStep| {}).await?;
+        check_cluster(options, &runtime, &known).await
+    };
+    if let Ok(Ok(more) | Err(JoinError::Faults(more))) = timeout(SOON, checking).await {
+        faults.extend(more);
+    }
+    JoinError::Faults(faults)
+}
+
+async fn check_machine(options: &JoinOptions) -> Result<Vec<CheckFault>, JoinError> {
     let own = kubelet::find(&options.layout)?.map(|kubelet| kubelet.id.pid);
     // The kubelet's directory of an earlier attempt belongs to this worker.
     let is_again = geteuid().is_root() && options.layout.read_options()?.is_some();
@@ -366,7 +399,7 @@ async fn check_machine(options: &JoinOptions) -> Result<(), JoinError> {
     if let Some(installation) = options.installation().filter(|_| geteuid().is_root()) {
         found.extend(installation.check(&options.layout)?);
     }
-    if found.is_empty() { Ok(()) } else { Err(JoinError::Faults(found)) }
+    Ok(found)
 }
 
 /// Returns an endpoint whose chain contains an authority of the token, before the token is sent to any endpoint. An ingress closes connections while
@@ -427,10 +460,10 @@ async fn check_cluster(
     options: &JoinOptions,
     runtime: &CriRuntime,
     known: &TrustedInformation,
-) -> Result<(), JoinError> {
+) -> Result<Vec<CheckFault>, JoinError> {
     // A worker that has addresses already has these networks, and they are its own.
     if options.layout.peer().exists() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let api = &known.cluster.api;
     let api: Vec<SocketAddr> = api.addresses.iter().map(|address| SocketAddr::new(*address, api.port)).collect();
@@ -446,8 +479,9 @@ async fn check_cluster(
     if known.cluster.cni.enabled {
         let directory = image::settings(runtime).await.directories(&options.node).configuration;
         found.extend(checks::pod_network(&facts::pod_network(&directory), &[]));
+        found.extend(checks::host_ports(&facts::rule_programs()));
     }
-    if found.is_empty() { Ok(()) } else { Err(JoinError::Faults(found)) }
+    Ok(found)
 }
 
 /// Observes the machine before any change. Returns `None` if an earlier attempt stored that.

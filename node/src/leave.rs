@@ -2,7 +2,7 @@
 
 mod drain;
 
-use std::{net::SocketAddr, time::Duration};
+use std::{fmt, net::SocketAddr, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -46,6 +46,26 @@ pub struct LeaveOptions {
     pub force: bool,
 }
 
+/// Pods of a worker, `NAMESPACE/NAME`, that did not end in time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UndrainedPods {
+    /// Evicted pods that have not ended yet.
+    pub ending: Vec<String>,
+    /// Pods that a PodDisruptionBudget holds.
+    pub held: Vec<String>,
+    /// How long they had.
+    pub limit: Duration,
+}
+
+impl fmt::Display for UndrainedPods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [("have not terminated", &self.ending), ("are held by PodDisruptionBudgets", &self.held)];
+        let parts = parts.iter().filter(|(_, pods)| !pods.is_empty());
+        let parts: Vec<String> = parts.map(|(what, pods)| format!("{what}: {}", pods.join(", "))).collect();
+        write!(f, "after {} s, pods {}", self.limit.as_secs(), parts.join("; pods "))
+    }
+}
+
 /// The machine is still a worker.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaveError {
@@ -64,12 +84,10 @@ pub enum LeaveError {
         source: ApiError,
     },
     /// Pods did not end in time.
-    #[error("{} pods did not terminate within {} s: {}; increase --drain-timeout, or use --force; to stay a worker, run `kubectl uncordon {node}`", .pods.len(), .limit.as_secs(), .pods.join(", "))]
+    #[error("{pods}; increase --drain-timeout, or use --force; to stay a worker, run `kubectl uncordon {node}`")]
     Pods {
-        /// The remaining pods, `NAMESPACE/NAME`.
-        pods: Vec<String>,
-        /// How long they had.
-        limit: Duration,
+        /// The pods.
+        pods: UndrainedPods,
         /// The name of the Node.
         node: String,
     },

@@ -79,7 +79,7 @@ pub use forwarding::ForwardingError;
 pub use image::ImageError;
 pub use information::InformationError;
 pub use join::{JoinError, JoinOptions, JoinStep, join};
-pub use leave::{LeaveError, LeaveOptions, LeaveStep, leave};
+pub use leave::{LeaveError, LeaveOptions, LeaveStep, UndrainedPods, leave};
 pub use lock::{WorkerLock, WorkerLockError, acquire};
 pub use memory::disable_huge_pages;
 pub use node_labels::is_kubelet_label;

@@ -32,6 +32,8 @@ pub(crate) const NO_GATEWAY_RESPONDS: &str = "NoGatewayResponds";
 pub(crate) const FIREWALL_DROPS_PACKETS: &str = "FirewallDropsPackets";
 /// The reason while pods cannot connect, although the worker itself can.
 pub(crate) const PODS_CANNOT_CONNECT: &str = "PodsCannotConnect";
+/// The reason while pods get another network than the cluster's.
+pub(crate) const POD_NETWORK_CONFLICT: &str = "PodNetworkConflict";
 /// How long all gateways may be silent before the network counts as unavailable: several checks, and a handshake of WireGuard with a retry.
 const SILENCE: Duration = Duration::from_secs(15);
 
@@ -42,6 +44,8 @@ pub(crate) enum NetworkState {
     Available,
     /// No gateway responds. Contains their endpoints.
     Unavailable(Vec<String>),
+    /// Pods get another network. Contains why, and what to do.
+    OtherPodNetwork(Vec<String>),
     /// A firewall of another program cuts off the worker or its pods. Contains what it drops, and what to do.
     CutOff(Vec<String>),
     /// Connections from the place of a pod fail. Contains which of them, and what to do.
@@ -73,6 +77,11 @@ impl NetworkCheck {
 }
 
 impl NetworkState {
+    /// Returns the state, given what keeps pods from getting the cluster's network.
+    pub(crate) fn with_conflicts(self, conflicts: Vec<String>) -> Self {
+        if self == Self::Available && !conflicts.is_empty() { Self::OtherPodNetwork(conflicts) } else { self }
+    }
+
     /// Returns the state, given what firewalls of other programs drop.
     pub(crate) fn with_drops(self, drops: Vec<String>) -> Self {
         if self == Self::Available && !drops.is_empty() { Self::CutOff(drops) } else { self }
@@ -95,7 +104,7 @@ impl NetworkState {
                 "no gateway responds through its tunnel: allow UDP from this machine to {}, and responses to it, in every firewall on the way",
                 endpoints.join(", ")
             ),
-            Self::CutOff(texts) | Self::PodsCutOff(texts) => texts.join("; "),
+            Self::OtherPodNetwork(texts) | Self::CutOff(texts) | Self::PodsCutOff(texts) => texts.join("; "),
         }
     }
 
@@ -103,6 +112,7 @@ impl NetworkState {
         match self {
             Self::Available => "GatewayResponds",
             Self::Unavailable(_) => NO_GATEWAY_RESPONDS,
+            Self::OtherPodNetwork(_) => POD_NETWORK_CONFLICT,
             Self::CutOff(_) => FIREWALL_DROPS_PACKETS,
             Self::PodsCutOff(_) => PODS_CANNOT_CONNECT,
         }
@@ -192,6 +202,9 @@ mod tests {
             ("FirewallDropsPackets", "True")
         );
         assert_eq!(NetworkState::Available.with_drops(vec![]), NetworkState::Available);
+        let conflict = NetworkState::Available.with_conflicts(vec!["cni0 has another address".to_owned()]);
+        assert_eq!((conflict.reason(), conflict.clone().with_drops(drops())), ("PodNetworkConflict", conflict.clone()));
+        assert_eq!(NetworkState::Available.with_conflicts(vec![]), NetworkState::Available);
         let silent = NetworkState::Unavailable(vec![]);
         assert_eq!(silent.clone().with_drops(drops()), silent, "the tunnel comes first");
         let failures = || vec!["connections from pods to the API fail".to_owned()];

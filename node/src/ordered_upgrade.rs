@@ -11,6 +11,7 @@ use crate::{
     api::ApiError,
     deleted_node::ObservedNode,
     information::TrustedInformation,
+    leave::UndrainedPods,
     lock::{self, WorkerLockError},
     node_event::{self, NodeEventText},
     settings::Layout,
@@ -33,8 +34,19 @@ enum OrderError {
     Lock(#[from] WorkerLockError),
     #[error("this machine is not a worker")]
     NoWorker,
+    /// The flags of the command have no effect on an order.
+    #[error(
+        "{0}; the worker tries again; scale the pods so that their PodDisruptionBudgets allow a disruption, or increase spec.workers.drainTimeout of the Cluster"
+    )]
+    Pods(UndrainedPods),
     #[error(transparent)]
-    Upgrade(#[from] UpgradeError),
+    Upgrade(UpgradeError),
+}
+
+impl From<UpgradeError> for OrderError {
+    fn from(error: UpgradeError) -> Self {
+        if let UpgradeError::Pods(pods) = error { Self::Pods(pods) } else { Self::Upgrade(error) }
+    }
 }
 
 /// A worker that follows the orders on its Node.
@@ -126,4 +138,57 @@ impl OrderedWorker<'_> {
 
 fn upgraded_text(outcome: &UpgradeOutcome) -> String {
     format!("the kubelet runs {} of {}", outcome.version, outcome.image)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        sync::{Arc, Mutex},
+    };
+
+    use http::{Request, Response};
+    use k8s_openapi::api::core::v1::Event;
+    use keelway_api::duration::Span;
+    use kube::client::Body;
+
+    use super::*;
+    use crate::samples::cluster;
+
+    /// Reports the end of an order to a fake API, and returns the Event.
+    async fn reported(ended: Result<UpgradeOutcome, OrderError>) -> Event {
+        let recorded = Arc::new(Mutex::new(None));
+        let written = Arc::clone(&recorded);
+        let client = move || {
+            let written = Arc::clone(&written);
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let written = Arc::clone(&written);
+                async move {
+                    let event = request.into_body().collect_bytes().await.unwrap();
+                    *written.lock().unwrap() = Some(serde_json::from_slice::<Event>(&event).unwrap());
+                    Ok::<_, Infallible>(Response::new(Body::from(event)))
+                }
+            });
+            Ok(Client::new(service, "default"))
+        };
+        let (layout, node) = (Layout::new("/nowhere"), watch::Sender::default());
+        let known = watch::Sender::new(TrustedInformation { cluster: cluster(), authorities: String::new() });
+        let worker = OrderedWorker { layout: &layout, name: "w1", node: &node, known: &known };
+        let order = KubeletOrder { release: "1.37.0".to_owned(), drain_timeout: Span::minutes(5) };
+        worker.report(client, &order, ended).await;
+        recorded.lock().unwrap().take().unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_event_names_the_pods_that_block_an_order_and_what_to_change() {
+        let limit = Duration::from_secs(300);
+        let pods = UndrainedPods { ending: vec!["default/db".into()], held: vec!["default/web".into()], limit };
+        let event = reported(Err(UpgradeError::Pods(pods).into())).await;
+        assert_eq!((event.type_.as_deref(), event.reason.as_deref()), (Some("Warning"), Some(FAILED)));
+        assert_eq!(event.involved_object.name.as_deref(), Some("w1"));
+        let text = "the kubelet of 1.37.0 does not run yet: after 300 s, pods have not terminated: default/db; pods are held by \
+                    PodDisruptionBudgets: default/web; the worker tries again; scale the pods so that their PodDisruptionBudgets allow a \
+                    disruption, or increase spec.workers.drainTimeout of the Cluster";
+        assert_eq!(event.message.as_deref(), Some(text));
+    }
 }

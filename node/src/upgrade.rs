@@ -25,7 +25,7 @@ use crate::{
     image::{self, ImageError},
     information::{InformationError, TrustedInformation},
     kubelet,
-    leave::{self, LeaveError, LeaveStep},
+    leave::{self, LeaveError, LeaveStep, UndrainedPods},
     settings::{Layout, NodeOptions},
     status::{self, StatusError},
     version_skew::{self, KubernetesVersion, SkewFault},
@@ -112,13 +112,8 @@ pub enum UpgradeError {
     #[error(transparent)]
     File(#[from] NodeFileError),
     /// Pods did not end in time.
-    #[error("{} pods did not terminate within {} s: {}; the kubelet was not upgraded; increase --drain-timeout, or upgrade without --drain", .pods.len(), .limit.as_secs(), .pods.join(", "))]
-    Pods {
-        /// The remaining pods, `NAMESPACE/NAME`.
-        pods: Vec<String>,
-        /// How long they had.
-        limit: Duration,
-    },
+    #[error("{0}; the kubelet was not upgraded; increase --drain-timeout, or upgrade without --drain")]
+    Pods(UndrainedPods),
     /// The worker could not be drained.
     #[error("cannot drain the worker; the kubelet was not upgraded")]
     Drain(#[source] Box<LeaveError>),
@@ -178,7 +173,7 @@ pub async fn upgrade(
     }
 
     if let Some(limit) = options.drain {
-        drain(layout, &node.name, limit, &mut on_step).await?;
+        drain(async || connect(layout).await, (layout, &node.name), limit, &mut on_step).await?;
     }
     staged.adopt(layout, &image)?;
     let stored = NodeOptions { image: stored_image(&options.target, &image), ..node.clone() };
@@ -219,22 +214,22 @@ async fn server_version(client: &Client) -> Result<KubernetesVersion, UpgradeErr
 
 /// Drains the worker. If that fails, pods are scheduled on it again.
 async fn drain(
-    layout: &Layout,
-    name: &str,
+    connect: impl AsyncFn() -> Result<Client, ApiError>,
+    (layout, name): (&Layout, &str),
     limit: Duration,
     on_step: &mut impl FnMut(&NodeUpgradeStep),
 ) -> Result<(), UpgradeError> {
-    note_cordon(layout, name).await?;
-    let drained = leave::drain(async || connect(layout).await, name, limit, &mut |step| {
+    note_cordon(&connect, (layout, name)).await?;
+    let drained = leave::drain(&connect, name, limit, &mut |step| {
         on_step(&NodeUpgradeStep::Drain(step.clone()));
     })
     .await;
     let Err(error) = drained else { return Ok(()) };
-    if let Err(error) = uncordon(layout, name).await {
+    if let Err(error) = uncordon_through(&connect, (layout, name)).await {
         tracing::warn!("cannot uncordon the Node; run `kubectl uncordon {name}`: {}", ErrorChain(&error));
     }
     Err(match error {
-        LeaveError::Pods { pods, limit, .. } => UpgradeError::Pods { pods, limit },
+        LeaveError::Pods { pods, .. } => UpgradeError::Pods(pods),
         LeaveError::Cluster { source, .. } => UpgradeError::Api(source),
         other @ (LeaveError::NoWorker(_) | LeaveError::Service(_) | LeaveError::File(_) | LeaveError::Undo(_)) => {
             UpgradeError::Drain(Box::new(other))
@@ -243,9 +238,12 @@ async fn drain(
 }
 
 /// Records that this command cordons the Node, unless a user did before. An interrupted upgrade that is repeated uncordons it, too.
-async fn note_cordon(layout: &Layout, name: &str) -> Result<(), UpgradeError> {
+async fn note_cordon(
+    connect: &impl AsyncFn() -> Result<Client, ApiError>,
+    (layout, name): (&Layout, &str),
+) -> Result<(), UpgradeError> {
     let node = api::persist(PATIENCE, async || {
-        let nodes: Api<Node> = Api::all(connect(layout).await?);
+        let nodes: Api<Node> = Api::all(connect().await?);
         nodes.get(name).await.map_err(ApiError::request(format!("get the Node {name}")))
     });
     if !is_cordoned(&node.await?) {
@@ -260,12 +258,19 @@ fn is_cordoned(node: &Node) -> bool {
 
 /// Uncordons the Node if an upgrade cordoned it.
 pub(crate) async fn uncordon(layout: &Layout, name: &str) -> Result<(), UpgradeError> {
+    uncordon_through(&async || connect(layout).await, (layout, name)).await
+}
+
+async fn uncordon_through(
+    connect: &impl AsyncFn() -> Result<Client, ApiError>,
+    (layout, name): (&Layout, &str),
+) -> Result<(), UpgradeError> {
     if !layout.cordoned().exists() {
         return Ok(());
     }
     let uncordon = json!({ "spec": { "unschedulable": null } });
     api::persist(PATIENCE, async || {
-        let nodes: Api<Node> = Api::all(connect(layout).await?);
+        let nodes: Api<Node> = Api::all(connect().await?);
         let patched = nodes.patch(name, &PatchParams::default(), &Patch::Merge(&uncordon)).await;
         patched.map(drop).map_err(ApiError::request(format!("uncordon the Node {name}")))
     })
@@ -305,8 +310,72 @@ fn remove_directory(path: &std::path::Path) -> Result<(), NodeFileError> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        convert::Infallible,
+        sync::{Arc, Mutex},
+    };
+
+    use http::{Method, Request, Response};
+    use kube::client::Body;
+    use serde_json::Value;
+
     use super::*;
     use crate::samples::cluster;
+
+    /// A fake API with two workers and a pod of one of them, which a PodDisruptionBudget holds. It stores what is set in `unschedulable`.
+    fn api_with_budget(cordoned: bool, set: &Arc<Mutex<Vec<Value>>>) -> Client {
+        let set = Arc::clone(set);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let set = Arc::clone(&set);
+            async move {
+                let (parts, body) = request.into_parts();
+                let node = json!({ "metadata": { "name": "w1" }, "spec": { "unschedulable": cordoned } });
+                let peer = |name: &str| json!({ "metadata": { "name": name }, "spec": { "publicKey": "" } });
+                let pod = json!({ "metadata": { "name": "web", "namespace": "default" } });
+                let held = json!({ "kind": "Status", "status": "Failure", "code": 429, "message": "no", "reason": "TooManyRequests",
+                    "details": { "causes": [{ "reason": "DisruptionBudget", "message": "held" }] } });
+                let path = parts.uri.path();
+                let (code, answer) = match parts.method {
+                    Method::PATCH => {
+                        let change: Value = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap();
+                        set.lock().unwrap().push(change["spec"]["unschedulable"].clone());
+                        (200, node)
+                    }
+                    Method::POST => (429, held),
+                    _ if path.ends_with("/nodes/w1") => (200, node),
+                    _ if path.ends_with("/wireguardpeers") => {
+                        (200, json!({ "metadata": {}, "items": [peer("w1"), peer("w2")] }))
+                    }
+                    _ => (200, json!({ "metadata": {}, "items": [pod] })),
+                };
+                let body = Body::from(serde_json::to_vec(&answer).unwrap());
+                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_that_a_budget_blocks_ends_in_time_and_uncordons_the_node() {
+        for (cordoned, expected) in [(false, vec![json!(true), Value::Null]), (true, vec![json!(true)])] {
+            let (directory, set) = (tempfile::tempdir().unwrap(), Arc::default());
+            let layout = Layout::new(directory.path());
+            let client = api_with_budget(cordoned, &set);
+            let (connect, limit) = (async || Ok(client.clone()), Duration::from_secs(300));
+            let begun = tokio::time::Instant::now();
+            let error = drain(connect, (&layout, "w1"), limit, &mut |_| {}).await.unwrap_err();
+            assert_eq!(begun.elapsed().as_secs(), 300);
+            let text = error.to_string();
+            assert!(
+                text.starts_with(
+                    "after 300 s, pods are held by PodDisruptionBudgets: default/web; the kubelet was not upgraded"
+                ),
+                "{text}"
+            );
+            assert_eq!(*set.lock().unwrap(), expected, "a Node that a user cordoned stays cordoned");
+            assert!(!layout.cordoned().exists());
+        }
+    }
 
     fn known() -> TrustedInformation {
         TrustedInformation { cluster: cluster(), authorities: String::new() }

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use crate::{
     api::ENDED,
+    network_condition::POD_NETWORK_CONFLICT,
     status::{CertificateStatus, IngressStatus, WorkerStatus},
     tunnels::TunnelStatus,
 };
@@ -51,15 +52,11 @@ pub fn problems(status: &WorkerStatus, now: Timestamp) -> Vec<WorkerProblem> {
     if let Some(problem) = &status.node_problem {
         add("NodeMissing", sentence(problem));
     }
-    if !status.absent_settings.is_empty() {
-        add("KernelSettingsMissing", format!("The kernel lacks {}.", status.absent_settings.join(", ")));
-    }
     for conflict in &status.pod_network_conflicts {
-        add("PodNetworkConflict", format!("Pods do not get the cluster's network: {conflict}."));
+        add(POD_NETWORK_CONFLICT, format!("Pods do not get the cluster's network: {conflict}."));
     }
-    for clash in &status.range_clashes {
-        add("RangeConflict", format!("Packets of the cluster may be lost: {clash}."));
-    }
+    found.extend(of_machine(&status.absent_settings, &status.range_clashes));
+    let mut add = |reason, message| found.push(WorkerProblem { reason, message });
     for drop in &status.firewall_drops {
         add("FirewallDropsPackets", format!("A firewall drops packets of the cluster: {drop}."));
     }
@@ -69,6 +66,20 @@ pub fn problems(status: &WorkerStatus, now: Timestamp) -> Vec<WorkerProblem> {
             add("PodsCannotConnect", sentence(failure));
         }
     }
+    found
+}
+
+/// Returns the problems of the machine that no condition of the Node reports.
+pub(crate) fn of_machine(absent_settings: &[String], range_clashes: &[String]) -> Vec<WorkerProblem> {
+    let mut found = Vec::new();
+    if !absent_settings.is_empty() {
+        let message = format!("The kernel lacks {}.", absent_settings.join(", "));
+        found.push(WorkerProblem { reason: "KernelSettingsMissing", message });
+    }
+    found.extend(range_clashes.iter().map(|clash| WorkerProblem {
+        reason: "RangeConflict",
+        message: format!("Packets of the cluster may be lost: {clash}."),
+    }));
     found
 }
 

@@ -6,7 +6,7 @@ use keelway_e2e::{command::run, deadline, worker_fleet::WorkerFleet};
 
 /// Without the chain `input`, the router itself would answer the first packet of the other end. Its connection tracking then has an entry for the
 /// port, and the worker's own packets leave from another one.
-const RULES: &str = "nft 'flush ruleset
+pub(crate) const RULES: &str = "nft 'flush ruleset
 table ip home {
     chain postrouting { type nat hook postrouting priority srcnat; oifname outside masquerade; }
     chain forward {
@@ -19,7 +19,12 @@ table ip home {
 
 /// Makes a NAT of the workers a home router. Connections through it go on.
 pub(crate) fn make(worker_fleet: &WorkerFleet, nat: &str) {
+    set(worker_fleet, nat, RULES);
+}
+
+/// Replaces the rules of a NAT.
+pub(crate) fn set(worker_fleet: &WorkerFleet, nat: &str, rules: &str) {
     let router = Path::new("/run/keelway-local").join(&worker_fleet.fleet.fleet).join(format!("nat-{nat}/net"));
     let inside = format!("--net={}", router.display());
-    let _ = run(Command::new("nsenter").args([&inside, "sh", "-ec", RULES]), &[], deadline::READ).succeeded();
+    let _ = run(Command::new("nsenter").args([&inside, "sh", "-ec", rules]), &[], deadline::READ).succeeded();
 }

@@ -17,6 +17,7 @@ mod direct;
 mod direct_path;
 mod docker;
 mod home_router;
+mod host_settings;
 mod http_proxy;
 mod lan;
 mod moved;
@@ -48,6 +49,7 @@ const ROWS: &[Row] = &[
     ("docker-after", "", docker::is_there_after),
     ("firewall", "", docker::is_its_owners),
     ("unread", "", unread_rules::are_found),
+    ("settings", "", host_settings::are_checked),
     ("lan", "", lan::is_shielded),
     ("udp", "nat-a", udp::is_blocked),
     ("narrow", narrow::ROUTER, narrow::is_passed),
@@ -58,6 +60,7 @@ const ROWS: &[Row] = &[
     ("registry", "", registry::has_credentials),
     ("direct", "", direct::is_the_path_in_one_network),
     ("two-nats", two_nats::FIRST_NAT, two_nats::are_crossed),
+    ("symmetric", two_nats::FIRST_NAT, two_nats::are_symmetric),
 ];
 
 #[test]

@@ -12,7 +12,7 @@ use kube::{
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use super::{AGAIN, LeaveError, LeaveStep, PATIENCE};
+use super::{AGAIN, LeaveError, LeaveStep, PATIENCE, UndrainedPods};
 use crate::api::{self, ApiError};
 
 /// The cause of status 429 if a PodDisruptionBudget forbids an eviction (`pkg/registry/core/pod/storage/eviction.go`).
@@ -82,8 +82,8 @@ pub(crate) async fn drain(
     let silent = || ApiError::Silent { operation: LIST.to_owned(), deadline: limit };
     Err(match (last, seen) {
         (Some(error), _) | (None, Some(RemainingPods { failed: Some(error), .. })) => failed(error),
-        (None, Some(left)) => {
-            LeaveError::Pods { pods: [left.ending, left.held].concat(), limit, node: name.to_owned() }
+        (None, Some(RemainingPods { ending, held, .. })) => {
+            LeaveError::Pods { pods: UndrainedPods { ending, held, limit }, node: name.to_owned() }
         }
         (None, None) => failed(silent()),
     })
