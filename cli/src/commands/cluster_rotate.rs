@@ -85,7 +85,7 @@ fn requested(input: &Input, arguments: &RotateArguments, now: Timestamp) -> Resu
         return Err(arguments.cluster.missing(&documents));
     };
     let is_fleet = cluster.spec.is_fleet();
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = later(cluster).into_iter().collect();
     for key in RotatedKey::ALL.into_iter().filter(|key| arguments.keys.names(*key)) {
         let request = if arguments.now {
             notes.extend(completed_now(cluster, key));
@@ -122,6 +122,15 @@ fn begun(cluster: &Cluster, key: RotatedKey, now: Timestamp) -> Result<RotationR
     // Documents have whole seconds.
     let requested_at = Time(Timestamp::from_second(now.as_second()).unwrap_or(now));
     Ok(RotationRequest { requested_at, complete: false, immediate: false })
+}
+
+/// What has to happen before any key of the cluster is rotated.
+fn later(cluster: &Cluster) -> Option<String> {
+    let name = cluster.reference().name;
+    let sleeps = cluster.spec.asleep || cluster.is_sleeping();
+    sleeps.then(|| {
+        format!("{name} is asleep: no key changes until it is awake; `keelway cluster wake --name {name}` starts it")
+    })
 }
 
 /// Of the rotation that runs or is requested, or else of a new one.

@@ -100,6 +100,7 @@ fn render(preview: &PlanPreview) -> String {
     let stores = preview.plan.stores.iter();
     let stores = stores.map(|(id, order)| format!("{}: {order}", names.of_namespace(&id.namespace())));
     section(&mut text, "In stores", stores);
+    section(&mut text, "Upgrades", preview.upgrades.iter().map(ToString::to_string));
     section(&mut text, "Paused", paused);
     section(&mut text, "Asleep", asleep);
     section(&mut text, "Waiting", preview.plan.waiting.iter().map(ToString::to_string));

@@ -18,6 +18,7 @@ use keelway_cluster_controller::controller::USER;
 
 use crate::{
     controller::Controller,
+    network_policies,
     plane::{Plane, replace},
     repair, wait,
 };
@@ -77,6 +78,7 @@ pub(crate) async fn add_ons_come_and_go(controller: &mut Controller, admin: &Cli
     }
     wait::until("what is turned off is gone", async || there(admin).await.is_empty()).await;
     wait::until("workers know that another CNI is brought", async || !has_cni(admin).await).await;
+    network_policies::are_not_reported(admin).await;
     controller.change(|configuration| configuration["addons"]["kubeProxy"] = json!({ "enabled": true }));
     wait::until("what is turned on again is there", async || there(admin).await == ["DaemonSet kube-proxy"]).await;
     assert!(maps.get_opt("copied").await.unwrap().is_some(), "what somebody copied is theirs");

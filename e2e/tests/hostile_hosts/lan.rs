@@ -58,6 +58,7 @@ pub(crate) fn is_shielded(worker_fleet: &WorkerFleet, cluster: &TestCluster, nam
     let node_port = format!("{LAN} {}", cluster.value("service/lan", "{.spec.ports[0].nodePort}"));
     let reaches = |address: &str| reaches(&worker, &neighbour, address);
     deadline::until("the neighbour reaches the NodePort", deadline::KUBERNETES, || reaches(&node_port));
+    node_ports_are_limited(worker_fleet, cluster, || reaches(&node_port));
     assert!(!reaches(&service), "the neighbour reaches the Service");
     assert!(!reaches(&format!("{} 8080", cluster.value("pod/on-lan", "{.status.podIP}"))), "the pod");
     deadline::until("it reaches the Service where there is no table", deadline::KUBERNETES, || {
@@ -66,6 +67,18 @@ pub(crate) fn is_shielded(worker_fleet: &WorkerFleet, cluster: &TestCluster, nam
     });
     reaches_programs(cluster, &worker, &token);
     let _ = cluster.kubectl.run(&["delete", "service/lan", "pod/on-lan", "pod/lan-host"]).succeeded();
+}
+
+/// NodePorts are served at the addresses that the cluster names: at those in the VPN alone, and at all again.
+fn node_ports_are_limited(worker_fleet: &WorkerFleet, cluster: &TestCluster, is_reached: impl Fn() -> bool) {
+    let of = |addresses: &[&str]| {
+        let addresses = addresses.iter().map(|address| (*address).to_owned()).collect();
+        worker_fleet.change(cluster, |spec| spec.addons.kube_proxy.node_port_addresses = addresses);
+    };
+    of(&["primary"]);
+    deadline::until("the NodePort is not served in the LAN", deadline::KUBERNETES, || !is_reached());
+    of(&["0.0.0.0/0", "::/0"]);
+    deadline::until("the NodePort is served in the LAN", deadline::KUBERNETES, is_reached);
 }
 
 /// A pod reaches a pod that uses the worker's network, and a program of the worker's owner only once its port is open.

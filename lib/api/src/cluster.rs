@@ -437,7 +437,7 @@ pub struct CertificatesSpec {
 
 /// The add-ons that Keelway manages in a cluster for its workers. A disabled add-on is deleted from the cluster;
 /// nothing else is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AddonsSpec {
     /// CoreDNS, the cluster's DNS. If you deploy another DNS, its Service must have the address that workers query:
@@ -446,7 +446,7 @@ pub struct AddonsSpec {
     pub core_dns: AddonSpec,
     /// kube-proxy on every worker, which implements Services.
     #[serde(default)]
-    pub kube_proxy: AddonSpec,
+    pub kube_proxy: KubeProxySpec,
     /// metrics-server, for `kubectl top` and autoscaling.
     #[serde(default)]
     pub metrics_server: AddonSpec,
@@ -455,6 +455,22 @@ pub struct AddonsSpec {
     #[serde(default)]
     pub cni: AddonSpec,
 }
+
+/// kube-proxy on every worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct KubeProxySpec {
+    /// Whether Keelway installs it.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// The addresses of a worker at which NodePorts are served: ranges in CIDR notation, or primary alone, which stands
+    /// for the worker's addresses in the VPN. By default, all addresses.
+    #[serde(default = "all_addresses", skip_serializing_if = "are_all_addresses")]
+    pub node_port_addresses: Vec<String>,
+}
+
+/// What `nodePortAddresses` has in place of ranges, for the addresses of the Node object.
+pub const PRIMARY_ADDRESSES: &str = "primary";
 
 /// An add-on that Keelway manages in a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -470,6 +486,12 @@ fn one() -> u32 {
 }
 fn yes() -> bool {
     true
+}
+fn all_addresses() -> Vec<String> {
+    ["0.0.0.0/0", "::/0"].map(str::to_owned).to_vec()
+}
+fn are_all_addresses(ranges: &[String]) -> bool {
+    ranges == all_addresses()
 }
 fn pod_cidrs() -> Vec<String> {
     vec!["10.244.0.0/16".to_owned()]
@@ -545,6 +567,12 @@ impl Default for NetworkSpec {
 impl Default for VpnSpec {
     fn default() -> Self {
         Self { enabled: yes(), cidrs: vpn_cidrs(), mtu: None }
+    }
+}
+
+impl Default for KubeProxySpec {
+    fn default() -> Self {
+        Self { enabled: yes(), node_port_addresses: all_addresses() }
     }
 }
 

@@ -172,7 +172,7 @@ pub struct KeyRotation {
     /// While Secrets are written again with the new key: the number of those that were written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rewritten: Option<u64>,
-    /// Of an immediate rotation: the workers or fleet agents, and the components on machines that did not respond, that had not followed when a phase ended: at most 100.
+    /// The workers or fleet agents that had not followed when a phase ended and, of an immediate rotation, the components on machines that did not respond. At most 100.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub left_behind: BTreeSet<String>,
 }

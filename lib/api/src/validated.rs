@@ -24,7 +24,9 @@ pub(crate) use cluster::{LONGEST_LIFE, SHORTEST_LIFE};
 pub(crate) use component::component;
 pub(crate) use fleet::{FIELDS_WITHOUT_FLEET, FieldWithoutFleet};
 pub(crate) use hypervisor::{FEWEST_PORTS, FIRST_PORT, LONGEST_SOCKET};
-pub(crate) use network::{POD_SIZES, PrefixLengths, RESERVED, SERVICE_SIZES, SMALLEST_IPV6_MTU, VPN_SIZES};
+pub(crate) use network::{
+    NODE_PORT_ADDRESSES, POD_SIZES, PrefixLengths, RESERVED, SERVICE_SIZES, SMALLEST_IPV6_MTU, VPN_SIZES,
+};
 pub(crate) use secret::{check_user_secret, secret};
 pub(crate) use workers::LONGEST_DRAIN;
 

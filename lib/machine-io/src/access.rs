@@ -1,5 +1,6 @@
 //! Access to a machine through its CRI socket: the root directory and the network namespace of the process that listens there.
 
+mod addresses;
 #[cfg(feature = "testing")]
 mod health_answers;
 mod machine_root;
@@ -9,8 +10,9 @@ mod ports;
 mod tests;
 
 use std::{
+    collections::BTreeSet,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -63,6 +65,13 @@ pub enum AccessError {
     #[error("cannot enter the machine's network namespace")]
     Enter {
         /// The error of the kernel.
+        #[source]
+        source: io::Error,
+    },
+    /// The addresses of the machine cannot be read.
+    #[error("cannot read the machine's addresses")]
+    Addresses {
+        /// The error of the read.
         #[source]
         source: io::Error,
     },
@@ -151,6 +160,13 @@ impl MachineAccess {
         let place = self.place().await?;
         let facts = place.network.run(ports::read).await;
         facts.map_err(|source| AccessError::Enter { source })?.map_err(|source| AccessError::Ports { source })
+    }
+
+    /// Returns the addresses of the machine's interfaces.
+    pub async fn addresses(&self) -> Result<BTreeSet<IpAddr>, AccessError> {
+        let place = self.place().await?;
+        let found = place.network.run(addresses::read).await;
+        found.map_err(|source| AccessError::Enter { source })?.map_err(|source| AccessError::Addresses { source })
     }
 
     /// Returns the cached digests of the machine's files.

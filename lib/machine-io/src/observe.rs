@@ -50,12 +50,13 @@ impl ObserveError {
 pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, ObserveError> {
     let runtime = &machine.runtime;
     let (access, digests) = (&machine.access, machine.access.digests());
-    let (facts, pods, images, (found, inventory), ports) = try_join!(
+    let (facts, pods, images, (found, inventory), ports, addresses) = try_join!(
         async { Ok::<_, ObserveError>(observe_runtime(runtime).await?) },
         async { Ok(observe_pods(runtime).await?) },
         async { Ok(observe_images(runtime).await?) },
         async { Ok(access.with_files(move |files| Ok((files.observe(&digests)?, files.inventory()))).await?) },
         async { Ok(access.ports().await.map_err(FilesError::from)?) },
+        async { Ok(access.addresses().await.map_err(FilesError::from)?) },
     )?;
     let (servers, figures) = join!(
         haproxy::observe(machine, &pods.sandboxes, &found.files),
@@ -72,6 +73,7 @@ pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, Obse
         data: found.data,
         images,
         ports,
+        addresses,
         servers,
         capacity: inventory.capacity,
         kubelet_pods: pods.of_kubelet,

@@ -6,6 +6,7 @@
 
 extern crate alloc;
 
+mod absent_addresses;
 mod access;
 mod authorities;
 mod bundles;
@@ -73,6 +74,7 @@ mod term;
 mod text;
 #[cfg(feature = "testing")]
 pub mod trust;
+mod upgrade_order;
 mod verdict;
 mod versions;
 mod violation;
@@ -134,6 +136,7 @@ pub use store_observation::{
 pub use store_order::StoreOrder;
 pub use store_queries::{has_store, needs_store};
 pub use term::{HIGHEST_NUMBER, HIGHEST_TOLD_TERM, majority_term, next_term, term_alone, term_of_documents};
+pub use upgrade_order::{UpgradeOrder, upgrade_orders};
 pub use waiting::{UnclearCorruption, WaitBlocker, WaitKind, WaitSubject, Waiting};
 pub use waves::{Waves, WavesError};
 pub use world::{ValidatedDocuments, have_the_same_machines};

@@ -155,7 +155,7 @@ pub enum Decision {
         /// The phase that begins.
         phase: RotationPhase,
     },
-    /// A phase of an immediate rotation ends, and these have not followed.
+    /// A phase of a rotation ends, and these have not followed.
     LeaveBehind {
         /// The cluster.
         cluster: ClusterRef,

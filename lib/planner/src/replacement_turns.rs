@@ -7,6 +7,7 @@ use keelway_api::{
     machine::{Pod, ServerAdmin},
     name::{HypervisorName, PodName},
     role::Role,
+    sleep::SleepPhase,
 };
 
 use crate::{
@@ -49,8 +50,8 @@ impl<'a> ReplacementTurns<'a> {
             self.held.extend(tenant.components.iter().map(|(name, _)| *name));
             return;
         }
-        // No replica of a cluster that sleeps is relied on.
         if !tenant.document.is_awake() {
+            self.take_in_sleep(tenant, seen, wanted);
             return;
         }
         if is_awaited(tenant.document) {
@@ -99,6 +100,30 @@ impl<'a> ReplacementTurns<'a> {
                 }
             }
             self.held.extend(replicas.all.iter().map(|(name, _)| *name).filter(|name| turn != Some(*name)));
+        }
+    }
+
+    /// Holds the ingresses of a cluster that sleeps and that answer, except the one whose turn it is. A machine that does not respond is not awaited: a
+    /// certificate may end first. None is held while the ingresses begin to answer, because the API servers wait for all of them.
+    fn take_in_sleep(
+        &mut self,
+        tenant: &Tenant<'a>,
+        seen: &PassObservation,
+        wanted: impl Fn(&PodName, &ComponentSpec) -> Option<Pod>,
+    ) {
+        if tenant.document.deleted() || tenant.document.sleep_phase() == Some(SleepPhase::Answering) {
+            return;
+        }
+        let mut ingresses = Replicas::of(tenant, seen, Role::Ingress, None);
+        ingresses.all.retain(|(_, spec)| seen.machine(&spec.hypervisor).is_some());
+        if ingresses.all.len() < 2 {
+            return;
+        }
+        let replaced = ingresses.replaced(wanted);
+        let turn = ingresses.turn(&replaced);
+        for name in replaced.into_iter().filter(|name| turn != Some(*name) && seen.healthy(name)) {
+            self.wait(tenant, name, ingresses.reason(name, turn));
+            self.held.insert(name);
         }
     }
 
@@ -220,12 +245,12 @@ impl<'t, 'a> Replicas<'t, 'a> {
         spared || !self.all.iter().any(|(name, _)| self.seen.healthy(name) || self.seen.may_be_working(name))
     }
 
-    /// Whether an ingress or gateway is healthy, together with the one beside it if there is one.
+    /// Whether an ingress or gateway is healthy, together with the one beside it if there is one. A gateway that is stopped in sleep does not count.
     fn is_whole(&self, name: &PodName) -> bool {
         let twin = if self.role == Role::Ingress { Role::Gateway } else { Role::Ingress };
         let own = self.all.iter().find(|(other, _)| *other == name);
-        let mut twins =
-            self.tenant.of_role(twin).filter(|(_, other)| own.is_some_and(|(_, own)| are_colocated(own, &other.spec)));
+        let twins = self.tenant.of_role(twin).filter(|_| !self.tenant.document.stops_in_sleep(twin));
+        let mut twins = twins.filter(|(_, other)| own.is_some_and(|(_, own)| are_colocated(own, &other.spec)));
         self.seen.healthy(name) && twins.all(|(twin, _)| self.seen.healthy(twin))
     }
 

@@ -360,18 +360,16 @@ fn has_all_files(
     }
 }
 
-/// The components on machines that do not respond, and the workers or agents, that do not have what the phase requires. An immediate rotation continues without
-/// them.
+/// The workers or agents that do not have what the phase requires, and the components on machines that do not respond. Only an immediate rotation continues
+/// without such components.
 fn left_behind(
     tenant: &Tenant,
     seen: &PassObservation,
     (key, rotation): (RotatedKey, &KeyRotation),
 ) -> BTreeSet<String> {
-    if RotationPace::of(tenant, key) == RotationPace::Careful {
-        return BTreeSet::new();
-    }
+    let is_immediate = RotationPace::of(tenant, key) == RotationPace::Immediate;
     let components = concerned(key, rotation.phase).iter().flat_map(|role| tenant.of_role(*role));
-    let silent = components.filter(|(_, component)| seen.machine(&component.spec.hypervisor).is_none());
+    let silent = components.filter(|(_, found)| is_immediate && seen.machine(&found.spec.hypervisor).is_none());
     let silent = silent.map(|(pod, component)| format!("{} on {}", pod.component, component.spec.hypervisor));
     let holders = has_holders(key).then(|| trust_holder::left_behind(tenant, seen, rotation.phase));
     silent.chain(holders.into_iter().flatten()).collect()

@@ -11,23 +11,33 @@
 //! 2. Every machine that responds has an agent that can stop a pod and keep its data.
 //! 3. The ingresses answer by themselves before any API server stops, so no API server loses a request that an ingress sent it.
 //! 4. The API servers stop before any etcd member does. A machine that does not respond is not awaited: it gets the config when it returns.
-//! 5. On waking, the API servers start after a majority of the etcd members is healthy, and all others after an API server is ready.
+//! 5. On waking, the API servers start after a majority of the etcd members is healthy, and all others after an API server is ready. If the machines that
+//!    respond do not hold the data of a majority, the cluster is awake at once, because a lost quorum is reported and repaired only then.
+//! 6. Of the ingresses that answer by themselves, one at a time is replaced, while another one answers. As in gate 4, a machine that does not respond is not
+//!    awaited.
 
 use alloc::{collections::BTreeSet, string::String, vec::Vec};
 
 use keelway_api::{
-    Cluster, Documents, Time,
+    Cluster, Component, Documents, Time,
     cluster::{EtcdMember, EtcdStatus, MemberPhase},
     condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     documents::SecretName,
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::Role,
+    rotation::RotatedKey,
     sleep::{SleepPhase, SleepStatus},
 };
 
 use crate::{
-    ComponentRef, Decision, PassObservation, WaitBlocker, WaitKind, Waiting, access::serves, component_set::of_role,
-    deletion::answers, plan::Plan, store_start::machine_that_cannot_stop, text::listed, verdict::verdict,
+    ComponentRef, Decision, PassObservation, WaitBlocker, WaitKind, Waiting,
+    access::serves,
+    component_set::of_role,
+    deletion::answers,
+    plan::Plan,
+    store_start::{DATA, machine_that_cannot_stop},
+    text::listed,
+    verdict::verdict,
     world::ValidatedDocuments,
 };
 
@@ -62,6 +72,8 @@ pub enum SleepBlocker {
         "the cluster to wake up, before spec.etcd.restore is carried out: run `keelway cluster wake --name {0}` (spec.asleep)"
     )]
     Restore(String),
+    #[error("the cluster to wake up, before its keys are rotated: run `keelway cluster wake --name {0}` (spec.asleep)")]
+    Rotation(String),
 }
 
 /// The next step of a cluster.
@@ -172,12 +184,23 @@ fn wake_up(documents: &Documents, seen: &PassObservation, id: &ClusterId, phase:
         SleepPhase::StoppingServers | SleepPhase::StoppingStore | SleepPhase::Asleep => {
             SleepStep::Next(SleepPhase::StartingStore)
         }
+        SleepPhase::StartingStore if !may_have_majority(documents, seen, id) => SleepStep::Awake,
         SleepPhase::StartingStore => step_blocker(documents, seen, id, phase)
             .map_or(SleepStep::Next(SleepPhase::StartingServers), SleepStep::Waits),
         SleepPhase::StartingServers => {
             step_blocker(documents, seen, id, phase).map_or(SleepStep::Awake, SleepStep::Waits)
         }
     }
+}
+
+/// Whether the machines that respond hold the data of a majority of the etcd members. A store without one is repaired only while its cluster is awake.
+fn may_have_majority(documents: &Documents, seen: &PassObservation, id: &ClusterId) -> bool {
+    let members: Vec<(&PodName, &Component)> = of_role(documents, id, Role::Etcd).collect();
+    let has_data = |(pod, component): &&(&PodName, &Component)| {
+        let state = seen.machine(&component.spec.hypervisor);
+        state.map(|state| state.data_of(pod, DATA)).is_some_and(|data| data.marked && data.used)
+    };
+    members.iter().filter(has_data).count() * 2 > members.len()
 }
 
 /// What the current step waits for. None: it is done.
@@ -266,8 +289,14 @@ fn wait_for_requests(plan: &mut Plan, (name, id): (&ClusterRef, &ClusterId)) {
     for component in drained {
         plan.block(component, SleepBlocker::Move(name.name.clone()));
     }
-    if plan.documents.clusters.get(name).is_some_and(|cluster| cluster.unexecuted_restore().is_some()) {
+    let Some(cluster) = plan.documents.clusters.get(name) else { return };
+    let is_pending = |key: &RotatedKey| cluster.pending_rotation(*key).is_some();
+    let rotates = cluster.spec.asleep && RotatedKey::ALL.iter().any(is_pending);
+    if cluster.unexecuted_restore().is_some() {
         plan.block(name, SleepBlocker::Restore(name.name.clone()));
+    }
+    if rotates {
+        plan.block(name, SleepBlocker::Rotation(name.name.clone()));
     }
 }
 

@@ -22,6 +22,7 @@ use keelway_api::{
 
 use crate::{
     ComponentHealth, ComponentRef, MachineRefusal, PassObservation, WaitBlocker, WaitKind, Waiting,
+    absent_addresses::{ADDRESSES_FOUND, absent_addresses},
     certificates::OverdueCertificates,
     deletion::forget_abandoned,
     plan::{Connections, Plan, PlanScope},
@@ -108,6 +109,8 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: PlanScope<'_>, seen: &PassObs
         // As the API server does for each new object.
         document.metadata.creation_timestamp.get_or_insert_with(|| now.clone());
         let generation = document.metadata.generation;
+        let state = found.and_then(ObservedValue::known);
+        let absent = state.and_then(|state| absent_addresses(&document.spec.addresses, state));
         let status = document.status.get_or_insert_default();
         if let Some(seen) = found {
             note(status, (name, seen), part, now);
@@ -118,6 +121,7 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: PlanScope<'_>, seen: &PassObs
             let waits = || verdict(ConditionStatus::True, ConditionReason::DiskFull, message());
             let says = state.disk_pressure.then(waits);
             condition::set_or_remove(&mut status.conditions, "DiskPressure", says, generation, now);
+            condition::set_or_remove(&mut status.conditions, ADDRESSES_FOUND, absent, generation, now);
         }
         condition::set(&mut status.conditions, "Ready", says, generation, now);
         condition::set_or_remove(&mut status.conditions, "Drained", drained, generation, now);

@@ -86,8 +86,7 @@ pub(crate) fn upgrades_members(documents: &Documents, cluster: &Cluster) -> bool
 /// progress.
 pub(crate) fn plan_versions(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation, now: &Time) {
     let found: Vec<VersionProgress> = Tenant::all(&plan.documents, world)
-        .filter(|tenant| !tenant.cluster.paused && tenant.document.is_awake() && tenant.document.birth().is_some())
-        .filter(|tenant| may_change(&plan.documents, tenant))
+        .filter(|tenant| is_upgradable(&plan.documents, tenant))
         .filter_map(|tenant| VersionProgress::of(&tenant, world, seen))
         .collect();
     for VersionProgress { cluster, reached, report, step } in found {
@@ -107,6 +106,12 @@ pub(crate) fn plan_versions(plan: &mut Plan, world: &ValidatedDocuments, seen: &
             plan.decisions.push(Decision::UpgradeComponent { component, from, to: version });
         }
     }
+}
+
+/// Whether components of a cluster change towards the release that it names.
+pub(crate) fn is_upgradable(documents: &Documents, tenant: &Tenant) -> bool {
+    let is_born = tenant.document.birth().is_some();
+    !tenant.cluster.paused && tenant.document.is_awake() && is_born && may_change(documents, tenant)
 }
 
 fn may_change(documents: &Documents, tenant: &Tenant) -> bool {
@@ -190,7 +195,7 @@ impl VersionProgress {
 
 /// The staying components in the order of their upgrade. The leader of the etcd members is the last of them, if it is known, because each change of
 /// the leader delays writes.
-fn in_order<'a>(tenant: &Tenant<'a>, seen: &PassObservation) -> Vec<(&'a PodName, &'a ComponentSpec)> {
+pub(crate) fn in_order<'a>(tenant: &Tenant<'a>, seen: &PassObservation) -> Vec<(&'a PodName, &'a ComponentSpec)> {
     let stays = |(_, component): &(&PodName, &Component)| !component.is_leaving();
     let mut staying: Vec<(&PodName, &ComponentSpec)> =
         tenant.components.iter().copied().filter(stays).map(|(pod, component)| (pod, &component.spec)).collect();

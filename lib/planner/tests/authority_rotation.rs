@@ -4,8 +4,9 @@
 use keelway_api::{
     ByteString, Time,
     documents::SecretName,
+    duration::Span,
     entries::CompactMap,
-    jiff::SignedDuration,
+    jiff::{SignedDuration, Timestamp},
     rotation::{RotatedKey, RotationPhase, RotationRequest},
 };
 use keelway_planner::{MintRequest, ObservedTrust, Plan, WaitBlocker, invariants};
@@ -13,7 +14,7 @@ use proptest::{collection::vec, prelude::*};
 
 use crate::{
     model::signer_of,
-    rotation::{KnownPods, check_running, cluster, is_settled, round, without_a_server},
+    rotation::{KnownPods, check_running, cluster, condition, is_settled, round, without_a_server},
     world::{Round, World, calm},
 };
 
@@ -456,6 +457,98 @@ fn a_worker_that_does_not_follow_keeps_the_phase() {
     assert!(told.iter().any(|text| text.starts_with("worker w3 to return before")), "{told:?}");
     world.now += SignedDuration::from_hours(24 * 8);
     let _ = reach(&mut world, KUBERNETES, RotationPhase::Activating);
+}
+
+/// When the current phase began.
+fn since(world: &World) -> Timestamp {
+    cluster(&world.documents).rotation(KUBERNETES).unwrap().since.0
+}
+
+#[test]
+fn a_rotation_ends_without_a_worker_that_is_away_past_the_deadline() {
+    let mut world = settled();
+    let trusted = Some("those of before".to_owned());
+    world.workers.push(ObservedTrust { name: "w3".to_owned(), trusted, ..ObservedTrust::default() });
+    let cluster = world.documents.clusters.values_mut().next().unwrap();
+    cluster.spec.certificates.rotation_deadline = Span::hours(48);
+    request(&mut world, KUBERNETES, false);
+    for (current, next) in [
+        (RotationPhase::Announcing, RotationPhase::Activating),
+        (RotationPhase::Activating, RotationPhase::Prepared),
+        (RotationPhase::Prepared, RotationPhase::Completed),
+    ] {
+        let _ = reach(&mut world, KUBERNETES, current);
+        request(&mut world, KUBERNETES, current == RotationPhase::Prepared);
+        let until = since(&world) + SignedDuration::from_hours(48);
+        for _ in 0..40 {
+            let _ = world.pass(&calm(MEMBERS));
+        }
+        let named = format!(
+            "worker w3 to return before {until}: start the worker, or delete its Node. A worker that returns later has to join again with a token"
+        );
+        for passed in [world.now, until - SignedDuration::from_mins(2)] {
+            world.now = passed;
+            assert_eq!(waits(&mut world), [named.as_str()], "{current}");
+            assert_eq!(phase(&world, KUBERNETES), Some(current));
+        }
+        let plan = world.pass(&calm(MEMBERS));
+        let decisions: Vec<String> = plan.decisions.iter().map(ToString::to_string).collect();
+        let without =
+            "the rotation of the kubernetes authority of c1 continues without worker w3, which has not followed";
+        assert!(decisions.iter().any(|decision| decision == without), "{decisions:?}");
+        let _ = reach(&mut world, KUBERNETES, next);
+    }
+    assert_eq!(left_behind(&world, KUBERNETES), ["worker w3"]);
+    assert!(!values(&world, KUBERNETES).contains_key("previous.key"));
+    assert!(is_settled(&world.pass(&calm(MEMBERS))));
+}
+
+/// It reads both authorities from the cluster, which presents certificates of the one that it knows until then.
+#[test]
+fn a_worker_that_returns_after_the_deadline_follows_until_the_completion() {
+    let mut world = settled();
+    world.workers.push(ObservedTrust { name: "w3".to_owned(), ..ObservedTrust::default() });
+    request(&mut world, KUBERNETES, false);
+    for next in [RotationPhase::Activating, RotationPhase::Prepared] {
+        let _ = world.pass(&calm(MEMBERS));
+        world.now += SignedDuration::from_hours(24 * 7);
+        let _ = reach(&mut world, KUBERNETES, next);
+    }
+    assert_eq!(left_behind(&world, KUBERNETES), ["worker w3"]);
+    world.workers[2].is_ready = true;
+    request(&mut world, KUBERNETES, true);
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Retiring);
+    assert_eq!(world.workers[2], ObservedTrust { name: "w3".to_owned(), ..world.workers[1].clone() });
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Completed);
+}
+
+#[test]
+fn a_prepared_rotation_reports_when_earlier_kubeconfigs_expire() {
+    let mut world = settled();
+    let cluster = world.documents.clusters.values_mut().next().unwrap();
+    cluster.spec.certificates.admin_ttl = Span::hours(8);
+    for key in [RotatedKey::EtcdAuthority, KUBERNETES] {
+        request(&mut world, key, false);
+    }
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Activating);
+    let (_, message) = condition(&world).unwrap();
+    assert!(!message.contains("kubeconfigs"), "some may still be signed by the previous authority: {message}");
+    let _ = reach(&mut world, KUBERNETES, RotationPhase::Prepared);
+    let last = since(&world) + SignedDuration::from_hours(8);
+    let completes = |field: &str, name: &str| {
+        format!(
+            "{field} is Prepared: `keelway cluster rotate --name c1 --authority {name} --complete` removes the previous key"
+        )
+    };
+    let expected = format!(
+        "{}; {}; kubeconfigs from before with the lifetime spec.certificates.adminTTL expire by {last}",
+        completes("etcdAuthority", "etcd"),
+        completes("kubernetesAuthority", "kubernetes")
+    );
+    for _ in 0..3 {
+        let _ = world.pass(&Round { minutes: 60, ..calm(MEMBERS) });
+        assert_eq!(condition(&world), Some(("RotationPrepared".to_owned(), expected.clone())));
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use keelway_api::{
     Documents, Time,
     cluster::MemberPhase,
     documents::SecretName,
-    hypervisor::{Applied, LOST_ANNOTATION},
+    hypervisor::{Applied, HypervisorRole, LOST_ANNOTATION},
     jiff::{SignedDuration, Timestamp},
     machine::{
         Amount, ConfigFormat, DataState, Disk, FormatRange, MachineState, ObservedValue, SandboxState, Start,
@@ -815,6 +815,32 @@ fn a_machine_with_a_full_disk_gets_nothing_and_is_reported() {
     let plan = world.plan();
     assert_eq!(plan.documents.components.len(), 6);
     assert!(!plan.documents.write().contains("DiskPressure"));
+}
+
+#[test]
+fn addresses_that_no_interface_has_are_reported() {
+    let mut world = World::new();
+    let set = |world: &mut World, addresses: &[&str]| {
+        world.machine("hv-1").addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+    };
+    let message = |world: &World| {
+        let status = world.plan().documents.hypervisors[&"hv-1".parse().unwrap()].status.clone().unwrap();
+        let found = status.conditions.into_iter().find(|found| found.type_ == "AddressesFound");
+        found.map(|found| format!("{} {}: {}", found.status, found.reason, found.message))
+    };
+    let name = "hv-1".parse().unwrap();
+    let private = world.documents.hypervisors[&name].spec.addresses.private[0].clone();
+    let spec = &mut world.documents.hypervisors.get_mut(&name).unwrap().spec;
+    (spec.role, spec.addresses.public) = (HypervisorRole::Public, vec!["203.0.113.7".to_owned()]);
+    assert_eq!(message(&world), None, "the machine reports no addresses");
+    set(&mut world, &["127.0.0.1", &private]);
+    let absent = "False AddressNotFound: no interface of the machine has 203.0.113.7 of spec.addresses.public";
+    assert_eq!(message(&world).as_deref(), Some(absent));
+
+    world.documents.hypervisors.get_mut(&name).unwrap().spec.addresses.bind = vec![private.clone()];
+    assert_eq!(message(&world), None, "ingresses listen on another address");
+    set(&mut world, &["127.0.0.1"]);
+    assert_eq!(message(&world).unwrap().matches(&private).count(), 2, "of both fields");
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn value(documents: &Documents, entry: &str) -> Option<String> {
     Some(String::from_utf8(value.0.clone()).unwrap())
 }
 
-fn condition(world: &World) -> Option<(String, String)> {
+pub(super) fn condition(world: &World) -> Option<(String, String)> {
     let conditions = &cluster(&world.documents).status.as_ref().unwrap().conditions;
     let found = conditions.iter().find(|condition| condition.type_ == "KeysRotating")?;
     Some((found.reason.clone(), found.message.clone()))

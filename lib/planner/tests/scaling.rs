@@ -1,8 +1,10 @@
 //! Changes the numbers of API servers and ingresses again and again, on machines that fail and return. No ingress ever sends connections to
 //! an API server that is removed, and in the end all numbers are as in the spec.
 
+mod keelway_first;
 mod prefetch;
 mod preflight;
+mod upgrade_orders;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -1019,6 +1021,10 @@ fn add_ons_are_turned_off_without_a_restart() {
     assert_eq!(world.replaced(&calm(1, 1)), []);
     assert_eq!(addons(&world)["cni"]["enabled"], false);
     assert_eq!(addons(&world)["kubeProxy"], on);
+    let cluster = world.documents.clusters.values_mut().next().unwrap();
+    cluster.spec.addons.kube_proxy.node_port_addresses = vec!["primary".to_owned()];
+    assert_eq!(world.replaced(&calm(1, 1)), []);
+    assert_eq!(addons(&world)["kubeProxy"]["nodePortAddresses"], serde_json::json!(["primary"]));
 }
 
 /// Credentials of the cluster reach its cluster-controller, which publishes them to workers: those for repositories of workers' images, and no

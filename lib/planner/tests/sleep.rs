@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
-    Cluster, Condition, Documents, Time,
+    ByteString, Cluster, Condition, Documents, Time,
     cluster::EtcdStatus,
     component::ComponentSpec,
     documents::SecretName,
@@ -12,6 +12,7 @@ use keelway_api::{
     name::{HypervisorName, PodName},
     restore::RestoreSpec,
     role::Role,
+    rotation::RotationRequest,
     sleep::SleepPhase,
 };
 use keelway_planner::{
@@ -38,6 +39,8 @@ struct World {
     documents: Documents,
     machines: BTreeMap<HypervisorName, MachineState>,
     silent: BTreeSet<HypervisorName>,
+    /// Components that run and do not respond.
+    hanging: BTreeSet<PodName>,
     certificates: BTreeMap<(SecretName, String), CertificateSeen>,
     configs: BTreeMap<HypervisorName, MachineConfig>,
     bindings: FirstBindings,
@@ -53,6 +56,7 @@ impl World {
             documents,
             machines,
             silent: BTreeSet::new(),
+            hanging: BTreeSet::new(),
             certificates: BTreeMap::new(),
             configs: BTreeMap::new(),
             bindings,
@@ -114,14 +118,25 @@ impl World {
         let forwards = |pod: &PodName| self.machines.values().any(|state| state.servers.contains_key(pod));
         let is_ingress = |pod: &PodName| self.documents.components[pod].spec.role == Role::Ingress;
         // An ingress answers either by itself, or through an API server.
-        let answers = |probe: &&Probe| {
+        let answers = |probe: &Probe| {
             !is_ingress(&probe.component) || forwards(&probe.component) == (probe.path != "/keelway-asleep")
         };
-        let well = asked.iter().filter(answers).map(|probe| &probe.component).filter(|pod| running.contains(pod));
+        let health = |probe: &Probe| {
+            let pod = &probe.component;
+            if !running.contains(pod) || self.hanging.contains(pod) {
+                ComponentHealth::NoAnswer("connection refused".to_owned())
+            } else if answers(probe) {
+                ComponentHealth::Healthy
+            } else if forwards(pod) {
+                ComponentHealth::NoAnswer("the connection was closed".to_owned())
+            } else {
+                ComponentHealth::Unhealthy("503".to_owned())
+            }
+        };
         let id = self.cluster().id().unwrap();
         PassObservation {
             machines: self.machines.iter().map(machine).collect(),
-            health: well.map(|pod| (pod.clone(), ComponentHealth::Healthy)).collect(),
+            health: asked.iter().map(|probe| (probe.component.clone(), health(probe))).collect(),
             bindings: [(id.clone(), ObservedValue::Known(self.bindings.digest()))].into(),
             certificates: self.certificates.clone(),
             ..PassObservation::default()
@@ -170,6 +185,40 @@ impl World {
             }
         }
         panic!("it does not settle: {:?}", self.condition("Progressing"));
+    }
+
+    fn ingress(&self, number: u32) -> PodName {
+        PodName {
+            cluster: self.cluster().id().unwrap().clone(),
+            component: format!("ingress-{number}").parse().unwrap(),
+        }
+    }
+
+    fn machine_of(&self, pod: &PodName) -> HypervisorName {
+        self.documents.components[pod].spec.hypervisor.clone()
+    }
+
+    /// Replaces the certificates of the ingresses, which restarts them.
+    fn renew(&mut self) {
+        for number in [0, 1] {
+            let pod = self.ingress(number);
+            let secret = SecretName::of(&pod.cluster, pod.component.as_str());
+            let renewed = ByteString(b"renewed".to_vec());
+            self.documents.put_secret_values(&secret, [("server.crt".to_owned(), renewed)]);
+        }
+    }
+
+    /// The ingresses that a pass replaces, and those that wait for their turn.
+    fn replaced(&mut self) -> (Vec<PodName>, Vec<String>) {
+        let digests = |world: &Self| -> BTreeSet<(PodName, String)> {
+            let sandboxes = world.machines.values().flat_map(|state| &state.sandboxes);
+            sandboxes.map(|sandbox| (sandbox.pod.clone(), sandbox.digest.clone())).collect()
+        };
+        let before = digests(self);
+        let plan = self.pass();
+        let replaced = digests(self).difference(&before).map(|(pod, _)| pod.clone()).collect();
+        let turns = plan.waiting.iter().filter(|waiting| waiting.blocker.is_turn());
+        (replaced, turns.map(ToString::to_string).collect())
     }
 
     fn asleep() -> Self {
@@ -332,6 +381,19 @@ fn a_cluster_falls_asleep_and_wakes_although_a_machine_is_away() {
     assert_eq!(world.cluster().sleep_phase(), None, "two of three members are a majority");
 }
 
+/// A lost quorum is repaired only while the cluster is awake.
+#[test]
+fn a_cluster_wakes_although_its_quorum_was_lost_in_its_sleep() {
+    let mut world = World::asleep();
+    let members = world.documents.components.values().filter(|found| found.spec.role == Role::Etcd);
+    world.silent = members.map(|member| member.spec.hypervisor.clone()).take(2).collect();
+    world.set_asleep(false);
+    for _ in 0..4 {
+        let _ = world.pass();
+    }
+    assert_eq!(world.cluster().sleep_phase(), None);
+}
+
 #[test]
 fn requests_that_a_sleeping_cluster_cannot_carry_out_wait_with_a_reason() {
     let mut world = World::asleep();
@@ -344,11 +406,17 @@ fn requests_that_a_sleeping_cluster_cannot_carry_out_wait_with_a_reason() {
         requested_at: Time(world.now),
         cluster: None,
     });
+    let requested_at = Time(world.now);
+    cluster.spec.rotations.service_account_key =
+        Some(RotationRequest { requested_at, complete: false, immediate: true });
     let plan = world.pass();
     let waits: Vec<String> = plan.waiting.iter().map(ToString::to_string).collect();
     let moves = "its cluster to wake up, because components of a cluster that sleeps do not move: run `keelway cluster wake --name c1` (spec.asleep)";
     assert!(waits.iter().any(|wait| wait.contains("etcd-") && wait.ends_with(moves)), "{waits:?}");
     assert!(waits.iter().any(|wait| wait.contains("before spec.etcd.restore is carried out")), "{waits:?}");
+    let rotates =
+        "c1 waits for the cluster to wake up, before its keys are rotated: run `keelway cluster wake --name c1`";
+    assert!(waits.iter().any(|wait| wait.starts_with(rotates)), "{waits:?}");
     assert_eq!(world.reason("Progressing"), Some(("False", "Blocked")));
     assert_eq!(world.running(), [Role::Ingress].into());
 }
@@ -399,6 +467,48 @@ fn certificates_that_ended_in_its_sleep_are_renewed_before_anything_starts() {
     let waking = world.save();
     assert_eq!(world.cluster().sleep_phase(), Some(SleepPhase::StartingStore));
     assert!(renewed(&waking).is_superset(&["etcd-0", "kube-apiserver-0", "gateway-0"].map(str::to_owned).into()));
+}
+
+#[test]
+fn ingresses_with_renewed_certificates_restart_one_at_a_time_in_sleep() {
+    let mut world = World::asleep();
+    let [first, second] = [0, 1].map(|number| world.ingress(number));
+    let waits = |why: &str| vec![format!("c1/ingress-1 waits for its turn to be replaced: {why}")];
+    world.renew();
+    assert_eq!(world.replaced(), (vec![first.clone()], waits("ingress-0 is replaced first")));
+    world.hanging = [first].into();
+    for _ in 0..3 {
+        assert_eq!(world.replaced(), (vec![], waits("ingress-0 must be ready first")));
+    }
+    world.hanging.clear();
+    assert_eq!(world.replaced(), (vec![second], vec![]), "in the pass that finds the first one ready");
+    assert_eq!(world.replaced(), (vec![], vec![]));
+}
+
+/// Otherwise its certificate could end before the other machine returns.
+#[test]
+fn an_ingress_in_sleep_restarts_although_the_machine_of_the_other_one_is_away() {
+    let mut world = World::asleep();
+    let [first, second] = [0, 1].map(|number| world.ingress(number));
+    world.silent = [world.machine_of(&second)].into();
+    world.renew();
+    assert_eq!(world.replaced(), (vec![first], vec![]));
+    world.silent.clear();
+    assert_eq!(world.replaced(), (vec![second], vec![]));
+}
+
+/// Both forward to API servers that are stopped, so neither answers.
+#[test]
+fn ingresses_that_return_in_sleep_begin_to_answer_at_once() {
+    let mut world = World::settled(CLUSTER, FirstBindings::Cluster);
+    let ingresses = [0, 1].map(|number| world.ingress(number));
+    world.silent = ingresses.iter().map(|pod| world.machine_of(pod)).collect();
+    let _ = world.pass();
+    world.set_asleep(true);
+    world.settle();
+    assert_eq!(world.cluster().sleep_phase(), Some(SleepPhase::Asleep));
+    world.silent.clear();
+    assert_eq!(world.replaced().0, ingresses);
 }
 
 #[test]

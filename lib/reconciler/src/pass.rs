@@ -16,8 +16,8 @@ use keelway_api::{
 };
 use keelway_machine::{action::Action, converge::converge};
 use keelway_planner::{
-    Configs, MachineRefusal, PassObservation, Plan, Probe, StoreOrder, ValidatedDocuments, Waiting, check_config,
-    configure, identify, plan, plan_progress, probes, refuse, wait_for_clock,
+    Configs, MachineRefusal, PassObservation, Plan, Probe, StoreOrder, UpgradeOrder, ValidatedDocuments, Waiting,
+    check_config, configure, identify, plan, plan_progress, probes, refuse, upgrade_orders, wait_for_clock,
 };
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -72,6 +72,8 @@ pub struct PlanPreview {
     pub machines: BTreeMap<HypervisorName, Result<Vec<Action>, String>>,
     /// Machines that accept no config from these documents, each with the reason.
     pub refused: BTreeMap<HypervisorName, MachineRefusal>,
+    /// What upgrades change from now on, in which order.
+    pub upgrades: Vec<UpgradeOrder>,
     settled: bool,
 }
 
@@ -113,9 +115,10 @@ pub struct PassFailure {
 }
 
 impl PlanPreview {
-    fn of(decided: PassDecision<Vec<Action>>) -> Self {
+    fn of(decided: PassDecision<Vec<Action>>) -> Result<Self, PassError> {
         let PassDecision { plan, seen, machines, settled, changed: _ } = decided;
-        Self { plan, machines, refused: seen.refused, settled }
+        let upgrades = upgrade_orders(&plan, &seen).map_err(PassError::Faults)?;
+        Ok(Self { plan, machines, refused: seen.refused, upgrades, settled })
     }
 
     /// Returns whether the pass has nothing to do and nothing to wait for.
@@ -127,7 +130,7 @@ impl PlanPreview {
 
 /// Observes and decides. Keys are minted in memory. Nothing is saved, and nothing is done.
 pub async fn preview(context: &PassContext, minter: &mut dyn Minter) -> Result<PlanPreview, PassError> {
-    decided(context, minter, StoreSelection::Needed, |actions| actions).await.map(PlanPreview::of)
+    decided(context, minter, StoreSelection::Needed, |actions| actions).await.and_then(PlanPreview::of)
 }
 
 /// Returns what a pass over these documents would do with this observation, at the time of the observation. Sends no request.
@@ -139,7 +142,7 @@ pub fn preview_offline(
     let documents = identified(loaded, minter)?;
     let now = observation.timestamp.0;
     let seen = PassObservation::of(observation, certificates::read(&documents));
-    decide(loaded, documents, (seen, now), (minter, &|_| Vec::new()), |actions| actions).map(PlanPreview::of)
+    decide(loaded, documents, (seen, now), (minter, &|_| Vec::new()), |actions| actions).and_then(PlanPreview::of)
 }
 
 /// Returns the current observation as a document.

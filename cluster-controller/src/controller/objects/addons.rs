@@ -4,7 +4,7 @@ mod template;
 
 use ipnet::IpNet;
 use keelway_api::{
-    cluster::AddonSpec,
+    cluster::KubeProxySpec,
     image_override::overridden,
     release::{self, Release},
     worker::CNI_FILE,
@@ -27,15 +27,16 @@ pub(super) fn objects(configuration: &ControllerConfiguration) -> Result<Vec<Val
         release::find(&configuration.version).ok_or_else(|| ObjectError::Release(configuration.version.clone()))?;
     let values = values(configuration, &release);
     let addons = &configuration.addons;
-    let templates: [(AddonSpec, &'static str, &str); 3] = [
-        (addons.core_dns, "CoreDNS", CORE_DNS),
-        (addons.kube_proxy, "kube-proxy", KUBE_PROXY),
-        (addons.metrics_server, "metrics-server", METRICS_SERVER),
+    let templates: [(bool, &'static str, &str); 3] = [
+        (addons.core_dns.enabled, "CoreDNS", CORE_DNS),
+        (addons.kube_proxy.enabled, "kube-proxy", KUBE_PROXY),
+        (addons.metrics_server.enabled, "metrics-server", METRICS_SERVER),
     ];
     let mut objects = Vec::new();
-    for (_, name, template) in templates.into_iter().filter(|(addon, ..)| addon.enabled) {
+    for (_, name, template) in templates.into_iter().filter(|(is_enabled, ..)| *is_enabled) {
         objects.extend(fill(name, template, &values)?);
     }
+    annotate_kube_proxy(&mut objects, &addons.kube_proxy);
     if addons.cni.enabled {
         objects.push(cni(configuration.vpn_mtu));
     }
@@ -55,10 +56,23 @@ fn values(configuration: &ControllerConfiguration, release: &Release) -> Vec<(&'
         ("dnsDomain", configuration.dns_domain.clone()),
         ("podCIDRs", pods),
         ("detectLocalMode", local.to_owned()),
+        ("nodePortAddresses", json!(configuration.addons.kube_proxy.node_port_addresses).to_string()),
         ("coreDNSImage", image(release.coredns_image(registry))),
         ("kubeProxyImage", image(release.kubernetes_image("kube-proxy", registry))),
         ("metricsServerImage", image(release::metrics_server_image(registry))),
     ]
+}
+
+/// kube-proxy reads its configuration when it starts, so a change replaces its pods. With the default, they have no annotation.
+fn annotate_kube_proxy(objects: &mut [Value], spec: &KubeProxySpec) {
+    let addresses = &spec.node_port_addresses;
+    if *addresses == KubeProxySpec::default().node_port_addresses {
+        return;
+    }
+    for daemon_set in objects.iter_mut().filter(|object| object["kind"] == "DaemonSet") {
+        daemon_set["spec"]["template"]["metadata"]["annotations"] =
+            json!({ "keelway.dev/node-port-addresses": addresses.join(",") });
+    }
 }
 
 /// Returns the CNI configuration with the standard plugins. Each worker writes its own pod ranges into it. Pods reach other workers through

@@ -78,6 +78,25 @@ fn an_image_of_an_add_on_is_overridden_by_digest() {
 }
 
 #[test]
+fn node_ports_are_served_at_the_addresses_of_the_cluster() {
+    let settings = |change: fn(&mut Value)| {
+        let objects = wanted(&configuration(change), &PublishedFiles::default()).unwrap();
+        let of_kube_proxy = |kind: &str| {
+            let mut named = objects.iter().filter(|object| object.metadata.name.as_deref() == Some("kube-proxy"));
+            named.find(|object| object.types.as_ref().unwrap().kind == kind).unwrap().data.clone()
+        };
+        let settings = of_kube_proxy("ConfigMap")["data"]["config.yaml"].as_str().unwrap().to_owned();
+        (settings, of_kube_proxy("DaemonSet")["spec"]["template"]["metadata"]["annotations"].clone())
+    };
+    let (all, none) = settings(|_| {});
+    assert!(all.contains(r#"nodePortAddresses: ["0.0.0.0/0","::/0"]"#) && none.is_null(), "{all}");
+    let (own, annotations) =
+        settings(|file| file["addons"] = json!({ "kubeProxy": { "nodePortAddresses": ["192.0.2.0/24", "::/0"] } }));
+    assert!(own.contains(r#"nodePortAddresses: ["192.0.2.0/24","::/0"]"#), "{own}");
+    assert_eq!(annotations, json!({ "keelway.dev/node-port-addresses": "192.0.2.0/24,::/0" }));
+}
+
+#[test]
 fn each_add_on_can_be_turned_off() {
     let all = names(&configuration(|_| {}));
     for (name, gone) in [

@@ -135,6 +135,21 @@ mod tests {
         assert_eq!(names(Some(&upgrades("1.37.0", 1)), &[with("v1.36.3", "1.37.0")]), none());
     }
 
+    /// Such a worker is ready and runs the previous kubelet between its attempts.
+    #[test]
+    fn a_worker_whose_drain_is_blocked_keeps_its_turn() {
+        let blocked = WorkerKubelet { order: Some(order("1.37.0")), ..worker("w1", "v1.36.3") };
+        let mut workers = [blocked, worker("w2", "v1.36.3"), worker("w3", "v1.36.3")];
+        assert_eq!(names(Some(&upgrades("1.37.0", 1)), &workers), none());
+        assert_eq!(names(Some(&upgrades("1.37.0", 2)), &workers).0, ["w2"]);
+
+        let longer = KubeletUpgrades { drain_timeout: Span::minutes(30), ..upgrades("1.37.0", 1) };
+        assert_eq!(names(Some(&longer), &workers), (vec![], vec!["w1".to_owned()]));
+        workers[0].order = None;
+        let [(name, OrderChange::Order(order))] = &decide(Some(&longer), &workers)[..] else { panic!("one order") };
+        assert_eq!((name.as_str(), order.drain_timeout), ("w1", Span::minutes(30)), "with the time of now");
+    }
+
     #[test]
     fn a_newer_minor_version_stays() {
         assert_eq!(names(Some(&upgrades("1.36.3", 1)), &[worker("w1", "v1.37.0")]), none());

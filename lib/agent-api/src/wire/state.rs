@@ -26,6 +26,7 @@ impl From<&MachineState> for proto::MachineState {
             files: state.files.iter().map(|(path, file)| (path.clone(), file.into())).collect(),
             images: state.images.iter().cloned().collect(),
             ports: Some((&state.ports).into()),
+            addresses: state.addresses.iter().map(ToString::to_string).collect(),
             haproxies: state
                 .servers
                 .iter()
@@ -66,6 +67,8 @@ impl TryFrom<proto::MachineState> for MachineState {
             files: state.files.into_iter().map(|(path, file)| (path, file.into())).collect(),
             images: state.images.into_iter().collect(),
             ports: state.ports.unwrap_or_default().try_into()?,
+            // One that is not valid counts as absent.
+            addresses: state.addresses.iter().filter_map(|address| address.parse().ok()).collect(),
             servers: state.haproxies.into_iter().map(servers).collect::<Result<_, _>>()?,
             data: state.data.into_iter().map(|(path, data)| (path, data.into())).collect(),
             capacity: state.capacity.map(Into::into),

@@ -1,6 +1,6 @@
 //! Decoding returns what was encoded.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use jiff::Timestamp;
 use keelway_api::{
@@ -209,6 +209,7 @@ prop_compose! {
                 .collect(),
             images,
             ports: PortFacts { ephemeral, unprivileged_from: Some(443), listening },
+            addresses: [IpAddr::from([10, 0, 0, 5])].into_iter().filter(|_| owned).collect(),
             servers,
             data: data.into_iter().map(|(path, (marked, used))| (path, DataState { marked, used })).collect(),
             capacity: capacity.map(|(cpu_millis, memory_bytes)| Amount { cpu_millis, memory_bytes }),

@@ -97,6 +97,9 @@ reasons! {
     DiskFull, WARNING, "Hypervisor", "DiskPressure":
         "the disk below /var/lib/keelway is full"
         => "free space on the disk; waiting work then continues automatically";
+    AddressNotFound, WARNING, "Hypervisor", "AddressesFound":
+        "no interface of the machine has an address on which components listen, so those fail to start there"
+        => "correct `spec.addresses`; behind a NAT that maps a public address to the machine, write the address of the interface into `spec.addresses.bind`";
     Empty, NORMAL, "Hypervisor", "Drained":
         "the machine has no components"
         => "nothing; you can remove the machine";

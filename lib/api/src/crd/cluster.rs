@@ -65,6 +65,7 @@ fn bounds(root: &mut Json) {
     for ranges in RANGES {
         text(&format!("{ranges}[]"), 64);
     }
+    text("spec.addons.kubeProxy.nodePortAddresses[]", 64);
     text("status.birth.network.dnsDomain", 253);
     text("status.birth.serviceAccountIssuer", 512);
     for life in LIVES {
@@ -84,6 +85,7 @@ fn bounds(root: &mut Json) {
     for ranges in RANGES {
         list(ranges, 2);
     }
+    list("spec.addons.kubeProxy.nodePortAddresses", 16);
     list("spec.images.pullSecrets", 16);
     list("spec.upgrade.ignorePreflightErrors", 16);
     list("spec.controlPlane.kubeAPIServer.extraSANs", 100);

@@ -1,6 +1,9 @@
 //! Rules for address ranges.
 
-use crate::validated::{POD_SIZES, PrefixLengths, RESERVED, SERVICE_SIZES, SMALLEST_IPV6_MTU, VPN_SIZES};
+use crate::{
+    cluster::PRIMARY_ADDRESSES,
+    validated::{NODE_PORT_ADDRESSES, POD_SIZES, PrefixLengths, RESERVED, SERVICE_SIZES, SMALLEST_IPV6_MTU, VPN_SIZES},
+};
 
 use super::cel::{CelRule, list, rule};
 
@@ -31,6 +34,7 @@ pub(super) fn rules() -> Vec<CelRule> {
     }));
     rules.push(same_families());
     rules.push(mtu());
+    rules.extend(node_port_addresses());
     rules
 }
 
@@ -82,6 +86,28 @@ fn of_range(path: &str, sizes: &PrefixLengths) -> [CelRule; 4] {
             path,
             format!("!isCIDR(self) || (cidr(self).ip().family() == 4 ? {} : {})", within(v4), within(v6)),
             format!("{{self}} is too {{{size}}}; use a prefix length from {{{lengths}}}: {holds}"),
+        ),
+    ]
+}
+
+fn node_port_addresses() -> [CelRule; 3] {
+    [
+        rule(
+            NODE_PORT_ADDRESSES,
+            "self.size() > 0",
+            "must not be empty; write a range, or remove the field to use all addresses",
+        ),
+        rule(
+            NODE_PORT_ADDRESSES,
+            format!("self.size() < 2 || !self.exists(one, one == '{PRIMARY_ADDRESSES}')"),
+            format!("{PRIMARY_ADDRESSES} must be the only entry; remove it, or the ranges"),
+        ),
+        rule(
+            format!("{NODE_PORT_ADDRESSES}[]"),
+            format!("self == '{PRIMARY_ADDRESSES}' || isCIDR(self)"),
+            format!(
+                "\"{{self}}\" is not a range in CIDR notation; write a range such as 192.0.2.0/24, or {PRIMARY_ADDRESSES}"
+            ),
         ),
     ]
 }

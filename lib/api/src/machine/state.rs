@@ -1,6 +1,6 @@
 //! What a machine reports of itself.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
@@ -48,6 +48,9 @@ pub struct MachineState {
     pub images: BTreeSet<String>,
     /// The TCP and UDP ports.
     pub ports: PortFacts,
+    /// The addresses of the machine's interfaces. It is empty if the machine does not report them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub addresses: BTreeSet<IpAddr>,
     /// The servers of each haproxy that responds, by `CLUSTER/COMPONENT` and `BACKEND/SERVER`.
     #[serde(default, with = "by_text", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(with = "BTreeMap<String, BTreeMap<String, ServerState>>")]
@@ -193,6 +196,7 @@ impl MachineState {
             data: BTreeMap::new(),
             images: BTreeSet::new(),
             ports: PortFacts::default(),
+            addresses: BTreeSet::new(),
             servers: BTreeMap::new(),
             capacity: None,
             kubelet_pods: 0,
@@ -465,6 +469,7 @@ impl MachineState {
             data: BTreeMap::new(),
             images: BTreeSet::new(),
             ports: self.ports.clone(),
+            addresses: self.addresses.clone(),
             servers: BTreeMap::new(),
             capacity: self.capacity,
             kubelet_pods: self.kubelet_pods,

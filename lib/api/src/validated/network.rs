@@ -3,12 +3,19 @@
 use ipnet::IpNet;
 
 use super::FaultCollector;
-use crate::{cluster::ClusterSpec, fault::Fault, name::is_subdomain, tree::item};
+use crate::{
+    cluster::{ClusterSpec, PRIMARY_ADDRESSES},
+    fault::Fault,
+    name::is_subdomain,
+    tree::item,
+};
 
 const PODS: &str = "spec.network.podCIDRs";
 const SERVICES: &str = "spec.network.serviceCIDRs";
 const VPN: &str = "spec.vpn.cidrs";
 const MTU: &str = "spec.vpn.mtu";
+/// The addresses of NodePorts.
+pub(crate) const NODE_PORT_ADDRESSES: &str = "spec.addons.kubeProxy.nodePortAddresses";
 /// The smallest MTU of a VPN: a path with the smallest MTU of IPv6, without the 80 bytes of WireGuard.
 pub(crate) const SMALLEST_MTU: u16 = 1200;
 /// The smallest MTU over which IPv6 works (RFC 8200, section 5).
@@ -56,6 +63,29 @@ pub(super) struct ClusterRanges {
     pub(super) pods: Vec<IpNet>,
     pub(super) services: Vec<IpNet>,
     pub(super) vpn: Vec<IpNet>,
+}
+
+/// Checks the addresses of NodePorts, as kube-proxy does (`validateKubeProxyNodePortAddress`).
+pub(super) fn check_node_port_addresses(addresses: &[String], faults: &mut FaultCollector) {
+    if addresses.is_empty() {
+        faults.add(NODE_PORT_ADDRESSES, "must not be empty", "write a range, or remove the field to use all addresses");
+    }
+    if addresses.len() > 1 && addresses.iter().any(|address| address == PRIMARY_ADDRESSES) {
+        faults.add(
+            NODE_PORT_ADDRESSES,
+            format!("{PRIMARY_ADDRESSES} must be the only entry"),
+            "remove it, or the ranges",
+        );
+    }
+    for (index, address) in addresses.iter().enumerate() {
+        if address != PRIMARY_ADDRESSES && address.parse::<IpNet>().is_err() {
+            faults.add(
+                &item(NODE_PORT_ADDRESSES, index),
+                format!("{address:?} is not a range in CIDR notation"),
+                format!("write a range such as 192.0.2.0/24, or {PRIMARY_ADDRESSES}"),
+            );
+        }
+    }
 }
 
 /// Validates the ranges of pods, of Services and of the VPN.

@@ -34,7 +34,7 @@ fn read_tables() -> io::Result<BTreeSet<u16>> {
 }
 
 /// Returns an empty text for a missing table. A kernel without IPv6 has no IPv6 tables.
-fn read_where_present(path: &str) -> io::Result<String> {
+pub(super) fn read_where_present(path: &str) -> io::Result<String> {
     match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         other => other,

@@ -5,7 +5,7 @@ use std::{
     ffi::OsString,
     fs,
     io::{BufRead, BufReader, Read},
-    net::{Ipv4Addr, TcpListener},
+    net::{Ipv4Addr, Ipv6Addr, TcpListener},
     os::unix::net::UnixListener,
     process::{Child, Command, Stdio},
 };
@@ -114,6 +114,9 @@ async fn a_machine_is_seen_through_the_process_behind_its_socket() {
     let ports = access.ports().await.unwrap();
     assert_eq!(ports.listening, [machine.port].into());
     assert!(ports.ephemeral.is_some_and(|(from, to)| from < to), "{ports:?}");
+    let loopback = [IpAddr::from([127, 0, 0, 1]), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let addresses = access.addresses().await.unwrap();
+    assert!(addresses.iter().all(|address| loopback.contains(address)) && !addresses.is_empty(), "{addresses:?}");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use alloc::{
 use core::net::SocketAddr;
 
 use keelway_api::{
-    cluster::VPN_MTU_UNRECORDED,
+    cluster::{AddonsSpec, KubeProxySpec, VPN_MTU_UNRECORDED},
     component::ComponentSpec,
     image_override::is_of_workers,
     machine::{OnChange, PodFile},
@@ -71,7 +71,7 @@ impl PodInputs<'_> {
             "endpoints": endpoints,
             "authorities": at("ca.crt"),
             "workerTTL": cluster.certificates.worker_ttl,
-            "addons": cluster.addons,
+            "addons": self.addons(),
         });
         if let (true, Some(fields)) = (self.has_streams(), content.as_object_mut()) {
             fields.insert("workerGrace".to_string(), json!(cluster.certificates.worker_grace));
@@ -106,6 +106,15 @@ impl PodInputs<'_> {
             fields.insert("kubelets".to_string(), kubelets);
         }
         document("cluster-controller.json", &content, OnChange::PickedUp)
+    }
+
+    /// The controller of v0.1.0 refuses the addresses of NodePorts.
+    fn addons(&self) -> AddonsSpec {
+        let mut addons = self.cluster.addons.clone();
+        if !self.follows_v0_1_0() {
+            addons.kube_proxy.node_port_addresses = KubeProxySpec::default().node_port_addresses;
+        }
+        addons
     }
 
     /// How kubelets are upgraded. A kubelet is never of a newer minor version than API servers, which are upgraded before the controller.
