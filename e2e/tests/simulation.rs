@@ -9,8 +9,7 @@ use std::{
 };
 
 use keelway_e2e::simulator::{
-    BrokenRule, Bug, Cell, FaultTable, PersonActionCounts, SimulationReport, has_rollouts, seeds_for, simulate,
-    simulate_with_bug,
+    BrokenRule, Bug, Cell, FaultTable, PersonActionCounts, SimulationReport, seeds_for, simulate, simulate_with_bug,
 };
 
 /// The number of runs in `cargo test`.
@@ -22,7 +21,9 @@ const FOUND_WITHIN: u64 = 1_000;
 /// Runs that found bugs before. They are tried first.
 const LIKELY: [u64; 10] = [0, 89, 38, 32, 11, 43, 7, 4, 56, 93];
 /// Runs with rollouts that found bugs in rollouts before.
-const LIKELY_ROLLOUTS: [u64; 4] = [2, 37, 8, 122];
+const LIKELY_ROLLOUTS: [u64; 6] = [2, 37, 8, 122, 20, 25];
+/// Runs with clusters that sleep that found bugs in their sleep before.
+const LIKELY_SLEEPS: [u64; 3] = [10, 56, 82];
 /// The most additional runs for a cell of the table that no run has hit.
 const AIMED: usize = 40;
 /// The number of trace lines that are printed for a run that fails.
@@ -72,11 +73,15 @@ fn the_same_seed_is_the_same_run() {
 fn every_planted_bug_is_found() {
     let only = std::env::var("KEELWAY_BUG").ok();
     for bug in Bug::ALL.into_iter().filter(|bug| only.as_ref().is_none_or(|only| *only == format!("{bug:?}"))) {
-        let is_of_rollouts = bug.rule().is_some();
-        let likely = if is_of_rollouts { LIKELY_ROLLOUTS.as_slice() } else { LIKELY.as_slice() };
-        let seeds = likely.iter().copied().chain(0..FOUND_WITHIN);
-        let mut seeds = seeds.filter(|seed| !is_of_rollouts || has_rollouts(*seed));
-        // A bug in a rollout has to be found by its own rule.
+        let likely = if matches!(bug, Bug::InRollout(_)) {
+            LIKELY_ROLLOUTS.as_slice()
+        } else if matches!(bug, Bug::InSleep(_)) {
+            LIKELY_SLEEPS.as_slice()
+        } else {
+            LIKELY.as_slice()
+        };
+        let mut seeds = likely.iter().copied().chain(0..FOUND_WITHIN).filter(|seed| bug.can_occur(*seed));
+        // A bug in what people request has to be found by its own rule.
         let is_found = |broken: &BrokenRule| bug.rule().is_none_or(|rule| rule == broken.rule);
         let found = seeds.find_map(|seed| Some((seed, simulate_with_bug(seed, bug).broken_rule.filter(is_found)?)));
         let (seed, broken) = found.unwrap_or_else(|| panic!("{bug:?} is not found in {FOUND_WITHIN} runs"));

@@ -15,7 +15,14 @@ use keelway_machine::{
 };
 use keelway_planner::refusal;
 
-use super::{rollout_bugs::RolloutBug, rules::role_of, state::SimulationState};
+use super::{
+    rollout_bugs::{RolloutBug, forget_names},
+    rollouts::has_rollouts,
+    rules::role_of,
+    sleep_bugs::SleepBug,
+    sleeps::has_sleeps,
+    state::SimulationState,
+};
 
 /// A bug in the code around the real parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,11 +99,13 @@ pub enum Bug {
     KeepsEarlierMembers,
     /// A bug in a rollout.
     InRollout(RolloutBug),
+    /// A bug in the sleep of a cluster.
+    InSleep(SleepBug),
 }
 
 impl Bug {
     /// Every planted bug.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 54] = [
         Self::SavesAfterwards,
         Self::IgnoresFailedSaves,
         Self::BearsTwice,
@@ -143,7 +152,31 @@ impl Bug {
         Self::InRollout(RolloutBug::RetiresBeforeTheRewrite),
         Self::InRollout(RolloutBug::ForgetsAnUpgrade),
         Self::InRollout(RolloutBug::ForgetsARotation),
+        Self::InRollout(RolloutBug::SkipsTheSilent),
+        Self::InRollout(RolloutBug::SkipsAbsentWorkers),
+        Self::InRollout(RolloutBug::NamesNobody),
+        Self::InRollout(RolloutBug::KeepsTrustAfterwards),
+        Self::InSleep(SleepBug::DropsTheData),
+        Self::InSleep(SleepBug::StartsWhatSleeps),
+        Self::InSleep(SleepBug::ForgetsAWake),
+        Self::InSleep(SleepBug::LosesTheTime),
     ];
+
+    /// Returns the rule that has to find the bug. `None`: any rule may.
+    #[must_use]
+    pub fn rule(self) -> Option<&'static str> {
+        if let Self::InRollout(bug) = self {
+            return Some(bug.rule());
+        }
+        if let Self::InSleep(bug) = self { Some(bug.rule()) } else { None }
+    }
+
+    /// Returns whether people do in the run of this seed what the bug is about.
+    #[must_use]
+    pub fn can_occur(self, seed: u64) -> bool {
+        let (is_in_rollout, is_in_sleep) = (matches!(self, Self::InRollout(_)), matches!(self, Self::InSleep(_)));
+        (!is_in_rollout || has_rollouts(seed)) && (!is_in_sleep || has_sleeps(seed))
+    }
 }
 
 impl SimulationState {
@@ -221,6 +254,7 @@ impl SimulationState {
                 let members = stores(&mut documents).filter_map(|store| store.members.values_mut().next());
                 members.for_each(|member| member.removal = Some(RemovalReason::MemberRemoved));
             }
+            Some(Bug::InRollout(RolloutBug::NamesNobody)) => forget_names(&mut documents),
             Some(Bug::ForgetsWhatMayRun) => {
                 let stopping = documents.components.iter().find(|(_, component)| component.is_stopping());
                 if let Some(pod) = stopping.map(|(pod, _)| pod.clone()) {
@@ -257,6 +291,10 @@ impl SimulationState {
                     };
                     actions = self.decided_for(machine, config, actions, lets_go);
                 }
+            }
+            Some(Bug::InSleep(SleepBug::DropsTheData)) => self.drop_sleeping_data(config, &mut actions),
+            Some(Bug::InSleep(SleepBug::StartsWhatSleeps)) => {
+                actions = self.start_what_sleeps(machine, config, actions);
             }
             Some(Bug::StartsOnAnyData) => {
                 actions = self.decided_for(machine, config, actions, |pod| Pod { start: Start::Always, ..pod });
@@ -303,7 +341,7 @@ impl SimulationState {
     }
 
     /// Returns the actions, with those for pods decided for a changed config.
-    fn decided_for(
+    pub(super) fn decided_for(
         &self,
         machine: &HypervisorName,
         config: &MachineConfig,

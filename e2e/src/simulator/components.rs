@@ -30,16 +30,17 @@ pub(super) struct SimulatedComponents(pub(super) Sim);
 #[async_trait]
 impl Components for SimulatedComponents {
     async fn health(&self, _documents: &Documents, probe: &Probe) -> ComponentHealth {
-        let (machine, address) = (probe.machine.clone(), probe.address);
+        let (machine, address, path) = (probe.machine.clone(), probe.address, probe.path);
         let asked = self.0.step(FaultPoint::AskHealth, StepTarget::Network(&probe.machine), move |world| {
             match world.process_at(&machine, address) {
-                Some(process) if world.is_well(process) => Ok(()),
+                Some(process) if world.is_well(process) => Ok(process.program.has_path(path)),
                 Some(_) => Err(SimulatedRefusal("it answers that it is not well".to_owned())),
                 None => Err(SimulatedRefusal("connection refused".to_owned())),
             }
         });
         let health = match asked.await {
-            Ok(()) => ComponentHealth::Healthy,
+            Ok(true) => ComponentHealth::Healthy,
+            Ok(false) => ComponentHealth::Unhealthy(format!("{} returned 503", probe.path)),
             Err(refused) => ComponentHealth::NoAnswer(refused.to_string()),
         };
         self.0.world().pass.seen.health.insert(probe.component.clone(), health.clone());

@@ -177,6 +177,7 @@ impl SimulationState {
         self.maybe_roll_out();
         self.advance_losses();
         self.advance_restores();
+        self.advance_sleeps();
         self.check_rollouts();
         if self.weather.calm || self.pass.stale {
             return;

@@ -48,16 +48,20 @@ pub enum PersonAction {
     /// An older minor version is requested, which is refused.
     Downgrades,
     Rotates(RotatedKey),
+    /// The key was stolen, so nothing is waited for that does not respond.
+    RotatesNow(RotatedKey),
     Completes,
     MarksAsLost,
     RecoversAQuorum,
     Restores,
     GivesUpARestore,
+    Sleeps,
+    Wakes,
 }
 
 impl PersonAction {
     /// All actions.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 43] = [
         Self::BringsAMachine,
         Self::AsksForACluster,
         Self::Changes,
@@ -88,11 +92,19 @@ impl PersonAction {
         Self::Rotates(RotatedKey::FrontProxyAuthority),
         Self::Rotates(RotatedKey::InfrastructureAuthority),
         Self::Rotates(RotatedKey::KubernetesAuthority),
+        Self::RotatesNow(RotatedKey::ServiceAccount),
+        Self::RotatesNow(RotatedKey::Encryption),
+        Self::RotatesNow(RotatedKey::EtcdAuthority),
+        Self::RotatesNow(RotatedKey::FrontProxyAuthority),
+        Self::RotatesNow(RotatedKey::InfrastructureAuthority),
+        Self::RotatesNow(RotatedKey::KubernetesAuthority),
         Self::Completes,
         Self::MarksAsLost,
         Self::RecoversAQuorum,
         Self::Restores,
         Self::GivesUpARestore,
+        Self::Sleeps,
+        Self::Wakes,
     ];
 }
 
@@ -182,6 +194,7 @@ impl SimulationState {
             DocumentKey::Cluster(name) => old.clusters.get(name).filter(|_| !self.restores.happen).map(|copy| {
                 let mut copy = copy.clone();
                 self.keep_rollouts(name, &mut copy);
+                self.keep_sleep(name, &mut copy);
                 documents.clusters.insert(name.clone(), copy);
                 PersonAction::RestoresCluster
             }),

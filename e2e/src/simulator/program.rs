@@ -13,6 +13,8 @@ use keelway_api::{
 };
 use keelway_cluster_controller::{controller::ControllerConfiguration, egress::EgressConfig, gateway::GatewayConfig};
 
+/// The path that only the ingress of a cluster that sleeps has (docs/sleep.md).
+const ASLEEP: &str = "/keelway-asleep";
 /// The directory of a pod's files, as its containers see it.
 const FILES: &str = "/etc/keelway/";
 
@@ -31,6 +33,10 @@ pub(super) enum SimulatedProgram {
     Proxy {
         binds: Vec<SocketAddr>,
         servers: BTreeMap<String, ServerState>,
+    },
+    /// The ingress of a cluster that sleeps, which answers by itself.
+    Responder {
+        binds: Vec<SocketAddr>,
     },
     /// The cluster-controller, or the fleet-controller. It follows its files, and thereby finds an API server at any address.
     ClusterController {
@@ -84,7 +90,8 @@ impl SimulatedProgram {
             Some("kube-controller-manager" | "kube-scheduler") => flags.controller(&file),
             Some("haproxy") => {
                 let named = container.command.iter().filter_map(|word| word.strip_prefix(FILES));
-                proxy(&named.map(|name| text(&file, name)).collect::<Result<Vec<_>, _>>()?.concat())
+                let config = named.map(|name| text(&file, name)).collect::<Result<Vec<_>, _>>()?.concat();
+                haproxy(&config, &file)
             }
             Some("/keelway-cluster-controller") => own(&container.command, &flags, &file),
             Some("/keelway-fleet-controller") => fleet_controller(&flags, &file),
@@ -97,10 +104,15 @@ impl SimulatedProgram {
         match self {
             Self::Etcd(member) => vec![member.client, member.peer],
             Self::ApiServer { listen, .. } | Self::Controller { listen, .. } => vec![*listen],
-            Self::Proxy { binds, .. } => binds.clone(),
+            Self::Proxy { binds, .. } | Self::Responder { binds } => binds.clone(),
             Self::Gateway { connect, health } => vec![*connect, *health],
             Self::Egress { health } | Self::ClusterController { health } => vec![*health],
         }
+    }
+
+    /// Returns whether the program answers a health check with this path.
+    pub(super) fn has_path(&self, path: &str) -> bool {
+        matches!(self, Self::Responder { .. }) == (path == ASLEEP)
     }
 
     /// Returns whether the program is the main container of its component, and not an auxiliary one.
@@ -222,12 +234,19 @@ impl<'a> Flags<'a> {
     }
 }
 
-fn proxy(config: &str) -> Result<SimulatedProgram, String> {
+fn haproxy(config: &str, file: &impl Fn(&str) -> Option<Vec<u8>>) -> Result<SimulatedProgram, String> {
     let mut binds = Vec::new();
     let mut servers = BTreeMap::new();
     let mut backend = "";
+    let mut answers = false;
     for line in config.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
+        let named = words.iter().skip_while(|word| **word != "crt").nth(1).and_then(|path| path.strip_prefix(FILES));
+        if let Some(certificate) = named {
+            text(file, certificate)?;
+            text(file, &certificate.replace(".crt", ".key"))?;
+        }
+        answers |= words.contains(&ASLEEP);
         match words.as_slice() {
             ["bind", at, ..] if !at.starts_with('/') && !at.starts_with("unix@") => binds.push(address(at)?),
             ["backend", name, ..] => backend = name,
@@ -238,6 +257,9 @@ fn proxy(config: &str) -> Result<SimulatedProgram, String> {
             }
             _ => {}
         }
+    }
+    if answers {
+        return Ok(SimulatedProgram::Responder { binds });
     }
     Ok(SimulatedProgram::Proxy { binds, servers })
 }

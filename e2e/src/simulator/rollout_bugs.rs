@@ -39,28 +39,34 @@ pub enum RolloutBug {
     ForgetsAnUpgrade,
     /// The completion of a rotation is forgotten.
     ForgetsARotation,
-}
-
-impl Bug {
-    /// Returns the rule of rollouts that has to find the bug. `None`: any rule may.
-    #[must_use]
-    pub fn rule(self) -> Option<&'static str> {
-        if let Self::InRollout(bug) = self { Some(bug.rule()) } else { None }
-    }
+    /// A rotation that is not immediate does not wait for machines that do not respond.
+    SkipsTheSilent,
+    /// A rotation does not wait for workers that are away and may return.
+    SkipsAbsentWorkers,
+    /// The documents do not name what an immediate rotation leaves behind.
+    NamesNobody,
+    /// The previous authority stays in the bundle after an immediate rotation.
+    KeepsTrustAfterwards,
 }
 
 impl RolloutBug {
-    fn rule(self) -> &'static str {
+    pub(super) fn rule(self) -> &'static str {
         match self {
             Self::UpgradesControllersFirst => rules::CONTROLLERS,
             Self::UpgradesServersFirst => rules::MEMBERS,
             Self::SkipsAMinorVersion => rules::SERVERS,
             Self::DowngradesAMember => rules::DATA,
             Self::ReplacesTwoServers => rules::TURNS,
-            Self::ActivatesBeforeAllTrust | Self::RetiresBeforeTheIssue | Self::SignsTokensEarly => rules::TRUST,
+            Self::ActivatesBeforeAllTrust
+            | Self::RetiresBeforeTheIssue
+            | Self::SignsTokensEarly
+            | Self::SkipsTheSilent
+            | Self::SkipsAbsentWorkers
+            | Self::NamesNobody => rules::TRUST,
             Self::RetiresBeforeTheRewrite => rules::DECRYPTED,
             Self::ForgetsAnUpgrade => rules::UPGRADED,
             Self::ForgetsARotation => rules::ROTATED,
+            Self::KeepsTrustAfterwards => rules::RETIRED,
         }
     }
 }
@@ -127,7 +133,21 @@ fn plant(bug: RolloutBug, documents: &mut Documents, (cluster, id): (&Cluster, &
                 }
             }
         }
-        RolloutBug::SignsTokensEarly | RolloutBug::RetiresBeforeTheRewrite | RolloutBug::ReplacesTwoServers => {}
+        RolloutBug::SkipsTheSilent => {
+            if let Some(cluster) = documents.clusters.get_mut(&cluster.reference()) {
+                for key in RotatedKey::ALL {
+                    if let Some(request) = cluster.spec.rotations.request_mut(key) {
+                        request.immediate = true;
+                    }
+                }
+            }
+        }
+        RolloutBug::SignsTokensEarly
+        | RolloutBug::RetiresBeforeTheRewrite
+        | RolloutBug::ReplacesTwoServers
+        | RolloutBug::SkipsAbsentWorkers
+        | RolloutBug::NamesNobody
+        | RolloutBug::KeepsTrustAfterwards => {}
     }
 }
 
@@ -174,5 +194,17 @@ fn activate(values: &mut CompactMap<ByteString>) {
 fn retire(values: &mut CompactMap<ByteString>) {
     for entry in ["previous.key", "previous.crt", "previous.pub", "bundle.crt", "bundle.pub"] {
         values.remove(entry);
+    }
+}
+
+/// Removes the names of what rotations have left behind.
+pub(super) fn forget_names(documents: &mut Documents) {
+    let rotations = documents.clusters.values_mut().filter_map(|cluster| cluster.status.as_mut()?.rotations.as_mut());
+    for rotations in rotations {
+        for key in RotatedKey::ALL {
+            if let Some(rotation) = rotations.rotation_mut(key) {
+                rotation.left_behind.clear();
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The rules of rollouts: which releases run beside each other, and what running components verify and decrypt.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
     Cluster,
@@ -34,6 +34,7 @@ pub(super) const TRUST: &str = "whatever a running component presents is verifie
 pub(super) const DECRYPTED: &str = "every API server has the keys of all stored Secrets";
 pub(super) const UPGRADED: &str = "a release that a person requests runs everywhere in the end";
 pub(super) const ROTATED: &str = "a rotation ends once a person has completed it";
+pub(super) const RETIRED: &str = "no component trusts a key or an authority that a rotation has removed";
 
 /// The file with the keys with which an API server encrypts Secrets.
 pub(super) const ENCRYPTION: &str = "encryption.json";
@@ -42,12 +43,12 @@ pub(super) const ENCRYPTION: &str = "encryption.json";
 pub(super) fn running_components<'a>(
     machines: &'a BTreeMap<HypervisorName, SimulatedHypervisor>,
     id: &ClusterId,
-    is_selected: impl Fn(&SimulatedProcess) -> bool,
+    is_selected: impl Fn(&SimulatedHypervisor, &SimulatedProcess) -> bool,
 ) -> Vec<ComponentFiles<'a>> {
     let processes =
         machines.values().flat_map(|machine| machine.runtime.processes().map(move |found| (machine, found)));
     let of_cluster = processes.filter(|(_, (kept, process))| kept.pod.cluster == *id && process.program.is_main());
-    let selected = of_cluster.filter(|(_, (_, process))| is_selected(process));
+    let selected = of_cluster.filter(|(machine, (_, process))| is_selected(machine, process));
     selected
         .filter_map(|(machine, (kept, process))| {
             let role = role_of(&kept.pod)?;
@@ -96,6 +97,7 @@ impl SimulationState {
         if !self.rollouts.happen || self.broken_rule.is_some() {
             return;
         }
+        self.note_rotations();
         let living = self.saved.clusters.values().filter(|cluster| !cluster.deleted());
         for id in living.filter_map(|cluster| cluster.id()).cloned().collect::<Vec<_>>() {
             let broken = self.broken_by_releases(&id).or_else(|| self.broken_by_keys(&id));
@@ -140,13 +142,18 @@ impl SimulationState {
     }
 
     fn broken_by_keys(&mut self, id: &ClusterId) -> Option<(&'static str, String)> {
-        let running = running_components(&self.machines, id, |_| true);
+        let running = running_components(&self.machines, id, |_, _| true);
+        let left = self.left_behind(id);
         let issued = &self.rollouts.issued;
-        let verifies = |key, shown: &[u8], trusted: &[u8]| verifies(issued, key, shown, trusted);
-        if let Some(what) = unverified(&running, verifies).into_iter().next() {
-            return Some((TRUST, what));
+        for key in RotatedKey::ALL {
+            let follows = |one: &&ComponentFiles| !left.contains(&(one.name.clone(), key));
+            let following: Vec<ComponentFiles> = running.iter().filter(follows).cloned().collect();
+            let is_verified = |of, shown: &[u8], trusted: &[u8]| of != key || verifies(issued, key, shown, trusted);
+            if let Some(what) = unverified(&following, is_verified).into_iter().next() {
+                return Some((TRUST, what));
+            }
         }
-        if let Some(what) = self.unverified_by_workers(id, &running) {
+        if let Some(what) = self.unverified_by_workers(id, &running, &left) {
             return Some((TRUST, what));
         }
         // An API server may read a changed file again.
@@ -158,22 +165,28 @@ impl SimulationState {
     }
 
     /// An API server verifies the serving certificates of kubelets with what it read when it started.
-    fn unverified_by_workers(&self, id: &ClusterId, running: &[ComponentFiles]) -> Option<String> {
+    fn unverified_by_workers(
+        &self,
+        id: &ClusterId,
+        running: &[ComponentFiles],
+        left: &BTreeSet<(PodName, RotatedKey)>,
+    ) -> Option<String> {
         let issued = &self.rollouts.issued;
-        let workers = self.rollouts.workers.get(id).into_iter().flatten();
-        let servers = || running.iter().filter(|one| one.role == Role::KubeApiserver);
-        for (number, worker) in workers.enumerate() {
+        let workers = self.rollouts.workers.get(id).into_iter().flatten().filter(|worker| !worker.is_left);
+        let follows = |name: &PodName| !left.contains(&(name.clone(), RotatedKey::KubernetesAuthority));
+        let servers = || running.iter().filter(|one| one.role == Role::KubeApiserver && follows(one.name));
+        for worker in workers {
             for server in servers() {
                 let mut presented =
                     ["server.crt", "kubelet-client.crt"].into_iter().filter_map(|path| server.files.get(path));
                 if presented.any(|shown| !verifies(issued, RotatedKey::KubernetesAuthority, shown, &worker.trusted)) {
-                    return Some(format!("worker {number} does not verify {}", server.name));
+                    return Some(format!("worker {} does not verify {}", worker.name, server.name));
                 }
             }
             let trusted = contents_of(&self.machines, id, Role::KubeApiserver, "ca.crt");
-            let mut trusted = trusted.into_iter().filter(|(_, bundle)| is_bundle(bundle));
+            let mut trusted = trusted.into_iter().filter(|(name, bundle)| is_bundle(bundle) && follows(name));
             if let Some((name, _)) = trusted.find(|(_, bundle)| !has_authority(bundle, &worker.issuer)) {
-                return Some(format!("{name} does not verify worker {number}"));
+                return Some(format!("{name} does not verify worker {}", worker.name));
             }
         }
         None
@@ -195,7 +208,7 @@ impl SimulationState {
         let is_well = |pod: &&PodName| matches!(self.pass.seen.health.get(pod), Some(ComponentHealth::Healthy));
         // A rebuild stops all members and API servers.
         let is_rebuilt = matches!(role, Role::Etcd | Role::KubeApiserver) && self.rebuilds(&pod.cluster);
-        let is_excepted = self.is_deleted(&pod.cluster) || is_rebuilt;
+        let is_excepted = self.is_deleted(&pod.cluster) || is_rebuilt || self.sleeps_in_pass(&pod.cluster);
         if !ends_main || is_excepted || !all.contains(&pod) || !all.iter().all(is_well) {
             return;
         }
@@ -239,6 +252,7 @@ impl SimulationState {
             !has_ended || cluster.pending_rotation(*key).is_some()
         });
         left.map(|key| (ROTATED, format!("{key} is {:?}", cluster.rotation(key))))
+            .or_else(|| Some((RETIRED, self.trusted_afterwards(cluster, id)?)))
     }
 }
 
@@ -263,7 +277,7 @@ fn contents_of<'a>(
 }
 
 /// Returns whether a file verifies what a key or an authority signs. Files that a person changed verify and present nothing.
-fn verifies(issued: &BTreeMap<Vec<u8>, Vec<u8>>, key: RotatedKey, shown: &[u8], trusted: &[u8]) -> bool {
+pub(super) fn verifies(issued: &BTreeMap<Vec<u8>, Vec<u8>>, key: RotatedKey, shown: &[u8], trusted: &[u8]) -> bool {
     if key == RotatedKey::ServiceAccount {
         let is_key = shown.starts_with(KEY.as_bytes()) && trusted.starts_with(b"public of ");
         return !is_key || has_authority(trusted, public_half(&String::from_utf8_lossy(shown)).as_bytes());
@@ -276,7 +290,8 @@ fn is_bundle(content: &[u8]) -> bool {
     content.starts_with(b"-----BEGIN CERTIFICATE-----")
 }
 
-fn first_certificate(content: &[u8]) -> Option<&[u8]> {
+/// The first certificate of a file, as text.
+pub(super) fn first_certificate(content: &[u8]) -> Option<&[u8]> {
     const END: &[u8] = b"-----END CERTIFICATE-----\n";
     let at = content.windows(END.len()).position(|found| found == END)?;
     content.get(..at + END.len())

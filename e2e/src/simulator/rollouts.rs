@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
     Cluster, Shared, Time,
+    duration::Span,
     jiff::Timestamp,
     name::{ClusterId, ClusterRef, PodName},
     release::{MINORS, MinorRelease, Release, find, newest, newest_version},
@@ -11,8 +12,12 @@ use keelway_api::{
 };
 
 use super::{
-    person::PersonAction, random::Random, state::SimulationState, stored_secrets::StoredSecrets,
-    workers::SimulatedWorker,
+    immediate_rotations::RotationHistory,
+    person::PersonAction,
+    random::Random,
+    state::SimulationState,
+    stored_secrets::StoredSecrets,
+    workers::{SHORT_DEADLINE, SimulatedWorker},
 };
 
 /// One of this many runs has rollouts.
@@ -33,6 +38,8 @@ pub(super) struct SimulatedRollouts {
     pub(super) releases: BTreeMap<ClusterRef, String>,
     /// The keys whose rotation a person has completed.
     pub(super) completed: BTreeSet<(ClusterId, RotatedKey)>,
+    /// What rotations did before.
+    pub(super) history: RotationHistory,
     /// The minor version of Kubernetes with whose etcd each member ran last.
     pub(super) data_minors: BTreeMap<PodName, u32>,
     /// The Secrets in the store of each cluster.
@@ -51,6 +58,7 @@ impl SimulatedRollouts {
             issued: BTreeMap::new(),
             releases: BTreeMap::new(),
             completed: BTreeSet::new(),
+            history: RotationHistory::default(),
             data_minors: BTreeMap::new(),
             secrets: BTreeMap::new(),
             workers: BTreeMap::new(),
@@ -63,14 +71,18 @@ impl SimulatedRollouts {
         first.unwrap_or_else(newest_version).to_owned()
     }
 
+    /// The deadline of rotations of a new cluster, if it is not the default.
+    pub(super) fn deadline(&mut self) -> Option<Span> {
+        (self.happen && self.random.one_in(2)).then_some(SHORT_DEADLINE)
+    }
+
     pub(super) fn more_epochs(&self) -> u64 {
         if self.happen { MORE_EPOCHS } else { 0 }
     }
 }
 
 /// Returns whether people request rollouts in the run of this seed.
-#[must_use]
-pub fn has_rollouts(seed: u64) -> bool {
+pub(super) fn has_rollouts(seed: u64) -> bool {
     SimulatedRollouts::new(seed).happen
 }
 
@@ -91,7 +103,7 @@ impl SimulationState {
         let living = self.saved.clusters.iter().filter(|(_, cluster)| !cluster.deleted() && cluster.id().is_some());
         let living: Vec<ClusterRef> = living.map(|(name, _)| name.clone()).collect();
         let Some(name) = self.rollouts.random.pick(living) else { return };
-        match self.rollouts.random.between(0, 11) {
+        match self.rollouts.random.between(0, 14) {
             0 => self.upgrade(&name, PersonAction::UpgradesPatch, |release| Some(patch(release, release.patch + 1))),
             1 => self.upgrade(&name, PersonAction::UpgradesMinor, |release| tested(release.minor() + 1)),
             2 => self.upgrade(&name, PersonAction::SkipsMinors, |release| {
@@ -101,6 +113,7 @@ impl SimulationState {
                 .upgrade(&name, PersonAction::GoesBack, |release| Some(patch(release, release.patch.checked_sub(1)?))),
             5 => self.upgrade(&name, PersonAction::Downgrades, |release| tested(release.minor() - 1)),
             6..=9 => self.rotate(&name),
+            10 | 11 => self.rotate_now(&name),
             _ => self.complete(&name),
         }
     }
@@ -177,6 +190,9 @@ impl SimulationState {
             return;
         }
         *cluster.spec.rotations.request_mut(key) = Some(RotationRequest { requested_at, complete, immediate: false });
+        if let Some(id) = cluster.id().cloned() {
+            self.rollouts.history.begin_careful(&id, key);
+        }
         self.record_action(PersonAction::Rotates(key));
         self.trace_line(format!("a person rotates the {key} of {name}, complete: {complete}"));
         self.note_completed(name, key, complete);
@@ -199,7 +215,7 @@ impl SimulationState {
         }
     }
 
-    fn note_completed(&mut self, name: &ClusterRef, key: RotatedKey, complete: bool) {
+    pub(super) fn note_completed(&mut self, name: &ClusterRef, key: RotatedKey, complete: bool) {
         let Some(id) = self.saved.clusters.get(name).and_then(|cluster| cluster.id()).cloned() else { return };
         if complete {
             self.rollouts.completed.insert((id, key));

@@ -81,6 +81,7 @@ impl SimulationState {
             self.report_violation("nothing is done from stale documents", machine.to_string());
         }
         self.check_ends(&seen, config, actions);
+        self.check_starts_in_sleep(config, actions);
         for action in actions {
             if shows_a_key(&format!("{action} {action:?}")) {
                 self.report_violation("no key is in the words of an action", format!("{machine} {action}"));
@@ -90,6 +91,7 @@ impl SimulationState {
 
     /// Checks the rules of one action at the moment of its execution.
     pub(super) fn check_action(&mut self, machine: &HypervisorName, action: &Action) {
+        self.check_data_in_sleep(machine, action);
         let Some(found) = self.machines.get(machine) else { return };
         if found.strangers.owner.is_some() && found.disk.owner == found.strangers.owner {
             self.report_violation("a machine of another installation is never changed", format!("{machine}: {action}"));
@@ -171,7 +173,7 @@ impl SimulationState {
     /// Returns the roles of clusters that work and have more than one replica.
     pub(super) fn working(&self) -> BTreeSet<(ClusterId, Role)> {
         let mut working = BTreeSet::new();
-        let clusters = self.saved.clusters.values().filter(|cluster| !cluster.deleted() && !is_rebuilt(cluster));
+        let clusters = self.saved.clusters.values().filter(|cluster| cluster.is_awake() && !is_rebuilt(cluster));
         for id in clusters.filter_map(|cluster| cluster.id()) {
             for role in RELIED_ON {
                 if self.replicas(id, role).count() > 1 && self.works(id, role) {
@@ -201,6 +203,10 @@ impl SimulationState {
     /// of them. Faults that hit the others after that observation are not violations.
     pub(super) fn may_be_replaced(&mut self, pod: &PodName) -> bool {
         let Some(role) = role_of(pod) else { return true };
+        // No replica of a cluster that sleeps is relied on.
+        if self.sleeps_in_pass(&pod.cluster) {
+            return true;
+        }
         let mut processes = self.machines.values().flat_map(|machine| machine.runtime.processes());
         if !processes.any(|(kept, process)| kept.pod == *pod && process.program.is_main()) {
             return true;
@@ -232,7 +238,7 @@ impl SimulationState {
             .collect();
         for pod in ended {
             let Some(wanted) = config.pods.get(pod) else { continue };
-            // A rebuild of its store stops it.
+            // A rebuild of its store, or the sleep of its cluster, stops it.
             if matches!(wanted.start, Start::Stopped | Start::Copied(_)) {
                 continue;
             }
@@ -279,6 +285,7 @@ impl SimulationState {
 
     /// Checks the rules of a settled fleet.
     pub(super) fn check_rest(&mut self) {
+        self.check_sleeps_ended();
         for what in self.missing() {
             self.report_violation("a settled world is as its documents say", what);
         }
@@ -305,16 +312,17 @@ impl SimulationState {
         let mut found = Vec::new();
         let here = self.saved.components.iter().filter(|(_, component)| component.spec.hypervisor == *name);
         let wanted: BTreeSet<PodName> = here.map(|(pod, _)| pod.clone()).collect();
+        let running: BTreeSet<&PodName> = wanted.iter().filter(|pod| !self.rests(pod)).collect();
         let there: Vec<&PodName> = machine.runtime.sandboxes.iter().map(|sandbox| &sandbox.pod).collect();
-        if there.len() != wanted.len() || !there.iter().all(|pod| wanted.contains(*pod)) {
-            found.push(format!("pods {there:?} instead of {wanted:?}"));
+        if there.len() != running.len() || !there.iter().all(|pod| running.contains(*pod)) {
+            found.push(format!("pods {there:?} instead of {running:?}"));
         }
         let is_well = |kept: &SimulatedContainer| kept.process.as_ref().is_some_and(|process| self.is_well(process));
         let mut well: BTreeSet<&PodName> = machine.runtime.containers.iter().map(|kept| &kept.pod).collect();
         for kept in machine.runtime.containers.iter().filter(|kept| !is_well(kept)) {
             well.remove(&kept.pod);
         }
-        found.extend(wanted.iter().filter(|pod| !well.contains(pod)).map(|pod| format!("{pod} is not well")));
+        found.extend(running.iter().filter(|pod| !well.contains(**pod)).map(|pod| format!("{pod} is not well")));
         let clusters: BTreeSet<&ClusterId> = wanted.iter().map(|pod| &pod.cluster).collect();
         let files = machine.disk.files();
         let strays = files.keys().filter(|path| {

@@ -97,6 +97,7 @@ async fn run_scenario(sim: &Sim) -> u64 {
             + world.rollouts.more_epochs()
             + world.losses.more_epochs()
             + world.restores.more_epochs()
+            + world.sleeps.more_epochs()
     };
     for epoch in 0..epochs {
         {
@@ -362,7 +363,7 @@ fn context(sim: &Sim, stop: CancellationToken) -> PassContext {
         store: Arc::new(SimulatedStore(sim.clone())),
         machines: Arc::new(SimulatedMachines(sim.clone())),
         components: Arc::new(SimulatedComponents(sim.clone())),
-        clock: Arc::new(move || clock.world().now()),
+        clock: Arc::new(move || clock.world().driver_now()),
         run: RunControl { stop, progress: Arc::new(RecordingWatcher(sim.clone())) },
     }
 }

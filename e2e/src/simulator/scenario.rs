@@ -144,6 +144,7 @@ impl SimulationState {
         self.restore_refused_documents();
         self.annotate_lost_machines();
         self.request_lost_restores();
+        self.end_sleeps();
         self.end_rollouts();
         self.trace_line("from here on nothing goes wrong");
     }
@@ -225,6 +226,9 @@ impl SimulationState {
                 authority_ttl: short,
                 ..spec.certificates
             };
+        }
+        if let Some(deadline) = self.rollouts.deadline() {
+            spec.certificates.rotation_deadline = deadline;
         }
         let mut cluster = Cluster::new(&reference.name, spec);
         cluster.metadata = ObjectMeta {

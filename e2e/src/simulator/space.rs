@@ -31,7 +31,7 @@ impl SimulationState {
     /// store without space can always be repaired. Rarely, etcd finds out that the data of one member differs.
     pub(super) fn use_space(&mut self, id: &ClusterId) {
         let cluster = self.saved.clusters.values().find(|cluster| cluster.id() == Some(id));
-        let serves = cluster.is_some_and(|cluster| cluster.is_initialized() && !cluster.deleted());
+        let serves = cluster.is_some_and(|cluster| cluster.is_initialized() && cluster.is_awake());
         if self.weather.calm || !self.clients.fills || !serves {
             return;
         }
@@ -111,7 +111,7 @@ impl SimulationState {
     /// Checks that no alarm is left in a settled fleet.
     pub(super) fn check_alarms(&mut self) {
         let raised = self.saved.clusters.values().filter_map(|cluster| {
-            let id = cluster.id().filter(|_| !cluster.deleted())?;
+            let id = cluster.id().filter(|_| cluster.is_awake())?;
             let (member, alarm) = self.stores.get(id)?.alarms().next()?;
             Some(format!("{id}: {alarm} of {member}"))
         });

@@ -29,6 +29,7 @@ use super::{
     restores::SimulatedRestores,
     rollouts::SimulatedRollouts,
     runtime::{SimulatedContainer, SimulatedProcess},
+    sleeps::SimulatedSleeps,
     space::SimulatedClients,
 };
 
@@ -62,6 +63,8 @@ pub(super) struct SimulationState {
     pub(super) losses: SimulatedLosses,
     /// Snapshots that people restore.
     pub(super) restores: SimulatedRestores,
+    /// Clusters that people put to sleep.
+    pub(super) sleeps: SimulatedSleeps,
     /// etcd members that started at least once.
     pub(super) started: BTreeSet<PodName>,
     pub(super) weather: Weather,
@@ -99,6 +102,8 @@ pub(super) struct SimulationState {
 pub(super) struct Pass {
     /// The documents that the pass loaded.
     pub(super) loaded: Documents,
+    /// When it loaded them.
+    pub(super) loaded_at: Timestamp,
     /// The documents that the pass loaded or saved last, without later changes by people.
     pub(super) kept: Documents,
     /// Whether its documents are old ones, which are saved to a separate file.
@@ -139,6 +144,7 @@ impl SimulationState {
             rollouts: SimulatedRollouts::new(seed),
             losses,
             restores: SimulatedRestores::new(seed),
+            sleeps: SimulatedSleeps::new(seed),
             started: BTreeSet::new(),
             weather,
             bug,
@@ -208,6 +214,7 @@ impl SimulationState {
                 SimulatedProgram::ApiServer { .. }
                 | SimulatedProgram::Controller { .. }
                 | SimulatedProgram::Proxy { .. }
+                | SimulatedProgram::Responder { .. }
                 | SimulatedProgram::ClusterController { .. }
                 | SimulatedProgram::Gateway { .. }
                 | SimulatedProgram::Egress { .. } => {}
@@ -299,7 +306,8 @@ impl SimulationState {
                     serving.any(|server| reached(&server.address))
                 }
                 // These programs have everything that they need on disk.
-                SimulatedProgram::ClusterController { .. }
+                SimulatedProgram::Responder { .. }
+                | SimulatedProgram::ClusterController { .. }
                 | SimulatedProgram::Gateway { .. }
                 | SimulatedProgram::Egress { .. } => true,
             }

@@ -53,13 +53,16 @@ fn load(world: &mut SimulationState) -> Result<Documents, SimulatedRefusal> {
     }
     world.restore_stale_documents();
     world.plant_in_rollouts();
+    world.plant_trust_afterwards();
+    world.plant_in_sleeps();
     let old = std::mem::take(&mut world.uses_old_documents).then(|| world.old_documents()).flatten();
     if old.is_some() {
         world.trace_line("a person uses old documents");
     }
     let stale = old.is_some();
     let mut documents = old.unwrap_or_else(|| world.saved.clone());
-    world.pass = Pass { loaded: documents.clone(), kept: documents.clone(), stale, ..Pass::default() };
+    let loaded_at = world.now();
+    world.pass = Pass { loaded: documents.clone(), loaded_at, kept: documents.clone(), stale, ..Pass::default() };
     if world.bug == Some(Bug::BearsTwice) {
         for status in documents.clusters.values_mut().filter_map(|cluster| cluster.status.as_mut()) {
             status.etcd = None;
