@@ -51,12 +51,28 @@ impl HttpsClient {
     /// Sends one `GET` with `Connection: close` on this connection.
     pub fn get(&self, stream: TcpStream, path: &str) -> io::Result<HttpsResponse> {
         let mut stream = self.ask(stream, path, "close")?;
-        let mut bytes = Vec::new();
-        // Some servers close the connection without a TLS closure alert.
-        match stream.read_to_end(&mut bytes) {
-            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
-            _ => answer(&bytes),
+        let (mut bytes, mut part) = (Vec::new(), [0; 4096]);
+        // etcd's peer port may close the connection seconds after its response.
+        while !is_whole(&bytes) {
+            match stream.read(&mut part) {
+                Ok(0) => break,
+                Ok(length) => bytes.extend_from_slice(&part[..length]),
+                // Some servers close the connection without a TLS closure alert.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+                Err(error) => return Err(error),
+            }
         }
+        answer(&bytes)
+    }
+
+    /// Returns the certificate of a server that this client trusts. The server may reject the client afterwards.
+    pub fn server_certificate(&self, mut stream: TcpStream) -> io::Result<CertificateDer<'static>> {
+        stream.set_read_timeout(Some(deadline::REQUEST))?;
+        let mut client = ClientConnection::new(self.config.clone(), self.server_name.clone()).unwrap();
+        while client.is_handshaking() {
+            client.complete_io(&mut stream)?;
+        }
+        Ok(client.peer_certificates().unwrap()[0].clone().into_owned())
     }
 
     /// Sends a `GET` whose response does not end. Returns after the headers.
@@ -102,6 +118,16 @@ pub fn plain(mut stream: TcpStream, path: &str) -> io::Result<HttpsResponse> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes)?;
     answer(&bytes)
+}
+
+/// Whether a response has all bytes of its body, if it says how many these are.
+fn is_whole(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let Some((head, _)) = text.split_once("\r\n\r\n") else { return false };
+    let mut headers = head.lines().filter_map(|line| line.split_once(':'));
+    let length = headers.find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    let length: Option<usize> = length.and_then(|(_, value)| value.trim().parse().ok());
+    length.is_some_and(|length| bytes.len() >= head.len() + 4 + length)
 }
 
 fn answer(bytes: &[u8]) -> io::Result<HttpsResponse> {

@@ -12,11 +12,11 @@
 
 mod agent;
 mod bindings;
-mod created_cluster;
 mod footprint;
 mod memory;
 mod plain;
 mod size;
+mod started_cluster;
 mod store;
 #[expect(dead_code, reason = "another benchmark has other kinds of rows")]
 mod table;
@@ -37,6 +37,8 @@ const DIRECTORY: &str = "/var/lib/keelway-bench";
 struct Figures {
     /// Time until `/readyz` responds through the ingress, in seconds.
     ready: [Vec<f64>; 2],
+    /// Time until `/readyz` responds through the ingress when the cluster wakes up, compared with its first start, in seconds.
+    woken: [Vec<f64>; 2],
     /// Time until `reconcile` exits, in seconds.
     settled: Vec<f64>,
     /// Memory of etcd and the Kubernetes programs, in MiB.
@@ -90,6 +92,7 @@ impl Figures {
     fn extend(&mut self, other: Self) {
         let pairs = [
             (&mut self.ready, other.ready),
+            (&mut self.woken, other.woken),
             (&mut self.memory, other.memory),
             (&mut self.total, other.total),
             (&mut self.again, other.again),
@@ -105,10 +108,10 @@ impl Figures {
 
 impl std::fmt::Display for Figures {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { ready, settled, memory, total, again, pass, processor } = self;
+        let Self { ready, woken, settled, memory, total, again, pass, processor } = self;
         write!(
             f,
-            "ready {ready:.2?} settled {settled:.2?} s, memory {memory:.1?} total {total:.1?} MiB, again {again:.2?} s, \
+            "ready {ready:.2?} woken {woken:.2?} settled {settled:.2?} s, memory {memory:.1?} total {total:.1?} MiB, again {again:.2?} s, \
              pass {pass:.1?} ms, processor {processor:.1?} ms"
         )
     }
@@ -133,6 +136,13 @@ fn report(rounds: usize, [one, three]: &[Figures; 2], agent: &agent::Figures) ->
         1.5,
     );
     table.shown("the same until `reconcile` ends", "s", &three.settled);
+    for (figures, replicas) in [(one, "one replica"), (three, "three replicas")] {
+        let what = format!(
+            "{replicas}, of a cluster that sleeps: from `reconcile` after `cluster wake` to `/readyz` through the ingress, beside \
+             its first start"
+        );
+        table.ratio(&what, "s", &figures.woken, 1.1);
+    }
     table.under("settled `reconcile` over that cluster, process and all", "ms", &three.pass, 100.0);
     table.under("CPU time of it", "ms", &three.processor, 20.0);
     table.ratio(

@@ -14,9 +14,9 @@ use keelway_e2e::{TestControlPlane, TestFleet, https::HttpsClient, machine::find
 use crate::{
     Figures,
     bindings::bind,
-    created_cluster::create_cluster,
     footprint::Side,
     plain::{Plain, Running, ready},
+    started_cluster::{start_cluster, wake_cluster},
     store::Keys,
 };
 
@@ -43,7 +43,7 @@ impl Size {
         let numbers =
             ["--etcd-replicas", &replicas, "--control-plane-replicas", &replicas, "--ingress-replicas", &ingresses];
         let wanted = keelway.run(&[&inject[..], &numbers].concat(), made).succeeded().stdout;
-        let created = create_cluster(keelway, &wanted);
+        let created = start_cluster(keelway, &wanted);
         figures.ready[0].push(created.took.as_secs_f64());
         figures.settled.push(created.finished.took.as_secs_f64());
         let kubeconfig =
@@ -57,7 +57,10 @@ impl Size {
             pass(&plane, figures);
             None
         };
-        let deleted = keelway.run(&["cluster", "delete", "--name", "c1"], &plane.text).succeeded().stdout;
+        let woken = wake_cluster(keelway, &plane.text);
+        figures.woken[0].push(woken.took.as_secs_f64());
+        figures.woken[1].push(created.took.as_secs_f64());
+        let deleted = keelway.run(&["cluster", "delete", "--name", "c1"], &woken.finished.stdout).succeeded().stdout;
         let _ = keelway.run(&["reconcile"], &deleted).succeeded();
 
         let mut running = plain.start(&plane.machines);

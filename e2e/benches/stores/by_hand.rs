@@ -11,10 +11,12 @@ use keelway_api::{
     Component,
     role::{CLIENT, PEER, Role},
 };
-use keelway_e2e::{Plane, TestMachine, deadline, plane::store::PlaneStore, process};
+use keelway_e2e::{
+    Plane, TestMachine, deadline,
+    plane::store::{PlaneStore, fill},
+    process,
+};
 use serde_json::Value;
-
-use crate::etcdctl;
 
 /// A directory on the same file system as the state of the machines.
 const DIRECTORY: &str = "/var/lib/keelway-bench";
@@ -57,10 +59,11 @@ impl StoreByHand {
         let store = PlaneStore::of(plane);
         let leader = self.leader(plane).unwrap();
         let client = store.client(&leader.endpoint);
-        etcdctl::fill(plane.machine_named(&leader.machine), &client, Path::new(DIRECTORY), mebibytes);
+        let machine = plane.machine_named(&leader.machine);
+        let _ = fill(machine, &client, Path::new(DIRECTORY), 0..mebibytes).succeeded();
     }
 
-    /// A follower loses its process and its data. Returns the seconds until it is a voter again, with other data and another id.
+    /// A follower loses its process and its data. Returns the seconds until it is a voter again, with other data and another id, and responds to clients.
     pub(crate) fn replace(&mut self, plane: &Plane<'_>) -> f64 {
         let leader = self.leader(plane).unwrap().name.clone();
         let lost = self.0.iter().position(|member| member.name != leader).unwrap();
@@ -78,6 +81,10 @@ impl StoreByHand {
         let promote = ["member", "promote", &id(&added["member"]["ID"])];
         deadline::until("the learner is promoted", deadline::KUBERNETES, || {
             self.0[through].etcdctl(plane, &promote).is_some()
+        });
+        // A voter may need seven more seconds: etcd sends its own request to publish a new member again only after that time.
+        deadline::until("the voter responds", deadline::KUBERNETES, || {
+            self.0[lost].etcdctl(plane, &["endpoint", "health"]).is_some()
         });
         started.elapsed().as_secs_f64()
     }

@@ -3,13 +3,14 @@
 use std::{fs, time::Instant};
 
 use keelway_api::{duration::Span, snapshots::SnapshotsSpec};
-use keelway_e2e::{Plane, deadline, plane::store::PlaneStore, process};
+use keelway_e2e::{
+    Plane, deadline,
+    plane::store::{PlaneStore, fill},
+    process,
+};
 use serde_json::json;
 
-use crate::{
-    etcdctl::{fill, follower},
-    peers::PeerView,
-};
+use crate::{etcdctl::follower, peers::PeerView};
 
 /// Configures snapshots and immediate replacement, and fills the database.
 pub(crate) fn prepare(plane: &mut Plane<'_>, mebibytes: usize) {
@@ -22,7 +23,7 @@ pub(crate) fn prepare(plane: &mut Plane<'_>, mebibytes: usize) {
     });
     let store = PlaneStore::of(plane);
     let client = store.client(&store.endpoint(store.leader()));
-    fill(plane.machine(store.leader()), &client, plane.keelway.directory(), mebibytes);
+    let _ = fill(plane.machine(store.leader()), &client, plane.keelway.directory(), 0..mebibytes).succeeded();
 }
 
 /// A follower loses its process and its data. Returns the seconds until another member is a voter, and until `reconcile` ended.

@@ -96,8 +96,8 @@ fn table(figures: &Figures, rounds: usize, database: usize) -> String {
     let mut table = Table::new("stores", rounds);
     table.ratio(
         &format!(
-            "a member of a database of {database} MiB lost its data: from `keelway reconcile` until another member is a voter, beside \
-             `etcdctl member remove`, `member add --learner`, the start of etcd, and `member promote`"
+            "a member of a database of {database} MiB lost its data: from `keelway reconcile` until another member is a voter and responds, \
+             beside `etcdctl member remove`, `member add --learner`, the start of etcd, `member promote` and `endpoint health`"
         ),
         "s",
         &figures.replaced,

@@ -8,12 +8,14 @@
     reason = "a test's functions fail by panicking, and print their timings"
 )]
 
+mod certificates;
 mod rotation;
 mod upgrades;
 
 use keelway_e2e::{MachineFacts, Plane, ReachMode, TestFleet, host::on_own_host, plane::PlaneCase};
 
 const CASES: &[PlaneCase] = &[
+    ("the certificates of all components", certificates::of_every_component),
     ("the service account key and the encryption key", rotation::both_keys),
     ("the authority of etcd", rotation::of_the_authority_of_etcd),
     ("a stolen authority", rotation::of_a_stolen_authority),

@@ -13,9 +13,11 @@
 
 mod archives;
 mod kubeadm;
+mod preflight;
 mod rotations;
 mod sessions;
 mod steps;
+mod stolen;
 
 use keelway_api::release::{self, MINORS, MinorRelease};
 use keelway_e2e::{
@@ -58,6 +60,7 @@ fn scenario(tag: &str) {
     cluster.start_peers();
     cluster.kubectl.wait("condition=Available", &["--namespace", "kube-system", "deployment/coredns"]);
     let running = containers(&cluster);
+    preflight::finds_a_silent_webhook(&worker_fleet, &cluster, next);
 
     // To the next minor version, and then to the newest one, with the minor version between them on the way.
     for to in [next, release::newest()] {
@@ -77,6 +80,8 @@ fn scenario(tag: &str) {
     // The workers were drained.
     cluster.start_peers();
     rotations::rotate_each(&worker_fleet, &cluster);
+    let cluster = worker_fleet.cluster(cluster.name, cluster.workers);
+    stolen::is_replaced_at_once(&worker_fleet, &cluster);
 }
 
 /// Returns the containers of the user's pods.

@@ -20,9 +20,12 @@ const LONG: Duration = Duration::from_secs(1200);
 /// Upgrades the cluster, and returns how long that took.
 pub(crate) fn upgrade(worker_fleet: &WorkerFleet, to: Release) -> Duration {
     worker_fleet.write(&["cluster", "upgrade", "--name", "c1", "--to", &to.to_string()]);
-    let plan = worker_fleet.keelway(&["plan"]).succeeded().text().to_owned();
-    println!("{plan}");
+    println!("{}", plan(worker_fleet));
     settle(worker_fleet, &format!("the cluster runs Kubernetes {to}"))
+}
+
+pub(crate) fn plan(worker_fleet: &WorkerFleet) -> String {
+    worker_fleet.keelway(&["plan"]).succeeded().text().to_owned()
 }
 
 /// Reconciles until there is nothing left to do, and returns how long that took. A pass ends after five minutes, and the next one continues.
