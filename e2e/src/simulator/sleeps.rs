@@ -24,7 +24,8 @@ pub(super) const RENEWED: &str =
     "certificates that expired in the sleep of a cluster are renewed before its components start";
 pub(super) const REQUESTED: &str = "in the end, a cluster sleeps or is awake as a person requested last";
 
-/// One of this many runs without lost machines has clusters that sleep. A store that loses its quorum in sleep is not repaired: its cluster cannot wake.
+/// One of this many runs without lost machines has clusters that sleep. Those with lost machines
+/// are left out: a store that loses its quorum in sleep is repaired once its cluster is awake.
 const RUNS: u32 = 3;
 /// More epochs of such a run: falling asleep and waking up take many passes.
 const MORE_EPOCHS: u64 = 1;

@@ -59,12 +59,17 @@ pub(crate) fn of_every_component(plane: &mut Plane<'_>) {
 fn without_certificates(plane: &Plane<'_>) -> Vec<u8> {
     let mut documents = Documents::read(&plane.text).unwrap();
     for component in plane.components() {
-        let Some(secret) = documents.secrets.get_mut(&secret_of(plane, component)) else { continue };
+        let name = secret_of(plane, component);
+        let Some(secret) = documents.secrets.get_mut(&name) else { continue };
         let data = secret.data.as_mut().unwrap();
         let names: BTreeSet<String> =
             data.keys().filter_map(|key| key.strip_suffix(".crt")).map(ToOwned::to_owned).collect();
         let is_kept = |key: &str| key.rsplit_once('.').is_none_or(|(name, _)| !names.contains(name));
         *data = data.iter().filter(|(key, _)| is_kept(key)).map(|(key, value)| (key.clone(), value.clone())).collect();
+        // A Secret of ours is never empty.
+        if data.is_empty() {
+            documents.secrets.remove(&name);
+        }
     }
     documents.write().into_bytes()
 }

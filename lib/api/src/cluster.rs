@@ -464,7 +464,7 @@ pub struct KubeProxySpec {
     #[serde(default = "yes")]
     pub enabled: bool,
     /// The addresses of a worker at which NodePorts are served: ranges in CIDR notation, or primary alone, which stands
-    /// for the worker's addresses in the VPN. By default, all addresses.
+    /// for the worker's addresses in the VPN. Each address family of Services needs a range. By default, all addresses.
     #[serde(default = "all_addresses", skip_serializing_if = "are_all_addresses")]
     pub node_port_addresses: Vec<String>,
 }

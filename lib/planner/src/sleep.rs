@@ -12,7 +12,7 @@
 //! 3. The ingresses answer by themselves before any API server stops, so no API server loses a request that an ingress sent it.
 //! 4. The API servers stop before any etcd member does. A machine that does not respond is not awaited: it gets the config when it returns.
 //! 5. On waking, the API servers start after a majority of the etcd members is healthy, and all others after an API server is ready. If the machines that
-//!    respond do not hold the data of a majority, the cluster is awake at once, because a lost quorum is reported and repaired only then.
+//!    respond do not hold the data of a majority, or a restore is requested, the cluster is awake at once, because a store is repaired only then.
 //! 6. Of the ingresses that answer by themselves, one at a time is replaced, while another one answers. As in gate 4, a machine that does not respond is not
 //!    awaited.
 
@@ -25,7 +25,7 @@ use keelway_api::{
     documents::SecretName,
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::Role,
-    rotation::RotatedKey,
+    rotation::{RotatedKey, RotationPhase, RotationRequest},
     sleep::{SleepPhase, SleepStatus},
 };
 
@@ -184,7 +184,9 @@ fn wake_up(documents: &Documents, seen: &PassObservation, id: &ClusterId, phase:
         SleepPhase::StoppingServers | SleepPhase::StoppingStore | SleepPhase::Asleep => {
             SleepStep::Next(SleepPhase::StartingStore)
         }
-        SleepPhase::StartingStore if !may_have_majority(documents, seen, id) => SleepStep::Awake,
+        SleepPhase::StartingStore | SleepPhase::StartingServers if is_repaired_awake(documents, seen, id) => {
+            SleepStep::Awake
+        }
         SleepPhase::StartingStore => step_blocker(documents, seen, id, phase)
             .map_or(SleepStep::Next(SleepPhase::StartingServers), SleepStep::Waits),
         SleepPhase::StartingServers => {
@@ -193,14 +195,23 @@ fn wake_up(documents: &Documents, seen: &PassObservation, id: &ClusterId, phase:
     }
 }
 
-/// Whether the machines that respond hold the data of a majority of the etcd members. A store without one is repaired only while its cluster is awake.
-fn may_have_majority(documents: &Documents, seen: &PassObservation, id: &ClusterId) -> bool {
+/// Whether a store cannot start, or is not to: the machines that respond do not hold the data of a majority of its members, or a person requested a
+/// restore. Both are repaired only while the cluster is awake. A machine that responded in the last recorded observation is awaited.
+fn is_repaired_awake(documents: &Documents, seen: &PassObservation, id: &ClusterId) -> bool {
+    let is_restored =
+        documents.clusters.values().any(|cluster| cluster.id() == Some(id) && cluster.unexecuted_restore().is_some());
     let members: Vec<(&PodName, &Component)> = of_role(documents, id, Role::Etcd).collect();
-    let has_data = |(pod, component): &&(&PodName, &Component)| {
-        let state = seen.machine(&component.spec.hypervisor);
-        state.map(|state| state.data_of(pod, DATA)).is_some_and(|data| data.marked && data.used)
+    let may_start = |(pod, component): &&(&PodName, &Component)| {
+        let machine = &component.spec.hypervisor;
+        seen.machine(machine).map_or_else(
+            || answers(documents, machine),
+            |state| {
+                let data = state.data_of(pod, DATA);
+                data.marked && data.used
+            },
+        )
     };
-    members.iter().filter(has_data).count() * 2 > members.len()
+    is_restored || members.iter().filter(may_start).count() * 2 <= members.len()
 }
 
 /// What the current step waits for. None: it is done.
@@ -290,7 +301,11 @@ fn wait_for_requests(plan: &mut Plan, (name, id): (&ClusterRef, &ClusterId)) {
         plan.block(component, SleepBlocker::Move(name.name.clone()));
     }
     let Some(cluster) = plan.documents.clusters.get(name) else { return };
-    let is_pending = |key: &RotatedKey| cluster.pending_rotation(*key).is_some();
+    let is_to_complete = |key: RotatedKey| {
+        let prepared = cluster.running_rotation(key).filter(|rotation| rotation.phase == RotationPhase::Prepared);
+        prepared.is_some() && cluster.spec.rotations.request(key).is_some_and(RotationRequest::is_complete)
+    };
+    let is_pending = |key: &RotatedKey| cluster.pending_rotation(*key).is_some() || is_to_complete(*key);
     let rotates = cluster.spec.asleep && RotatedKey::ALL.iter().any(is_pending);
     if cluster.unexecuted_restore().is_some() {
         plan.block(name, SleepBlocker::Restore(name.name.clone()));

@@ -45,8 +45,12 @@ pub struct UpgradeOrder {
 /// # Errors
 /// A document is invalid. Documents that [`Documents::read`] returned are valid.
 pub fn upgrade_orders(plan: &Plan, seen: &PassObservation) -> Result<Vec<UpgradeOrder>, Faults> {
+    // Such a pass decides nothing.
+    if seen.stale() {
+        return Ok(Vec::new());
+    }
     let documents = before_the_decisions(plan);
-    let world = ValidatedDocuments::of(&documents)?;
+    let world = ValidatedDocuments::of_pass(&documents, seen)?;
     let tenants = Tenant::all(&documents, &world).filter(|tenant| is_upgradable(&documents, tenant));
     Ok(tenants.flat_map(|tenant| orders(&tenant, &world, seen)).collect())
 }
@@ -73,7 +77,9 @@ fn orders(tenant: &Tenant<'_>, world: &ValidatedDocuments, seen: &PassObservatio
     let mut orders: Vec<UpgradeOrder> = Vec::new();
     while let Some(oldest) = components.iter().filter_map(|(_, spec)| find(&spec.version)).min() {
         let to = oldest.next_towards(&wanted);
-        let from = orders.last().map_or(recorded.unwrap_or(oldest), |before| before.to);
+        // An upgrade to a minor version on the way may end before its release is recorded.
+        let begun = recorded.filter(|recorded| recorded.next_towards(&wanted) == to).unwrap_or(oldest);
+        let from = orders.last().map_or(begun, |before| before.to);
         let is_past = |runs: Release| runs == to || (to != wanted && runs.minor() >= to.minor());
         let mut order = UpgradeOrder {
             cluster: tenant.cluster.reference.clone(),
@@ -97,8 +103,15 @@ fn orders(tenant: &Tenant<'_>, world: &ValidatedDocuments, seen: &PassObservatio
         }
         orders.push(order);
     }
-    if let Some(last) = orders.last_mut() {
-        last.workers.clone_from(&tenant.document.spec.workers.version);
+    let workers = tenant.document.spec.workers.version.as_deref().and_then(find);
+    // Kubelets are upgraded once the control plane runs their minor version. Those that ran it before stay.
+    let reaches = |order: &&mut UpgradeOrder, kubelet: Release| {
+        order.from.minor() < kubelet.minor() && order.to.minor() >= kubelet.minor()
+    };
+    if let Some(kubelet) = workers
+        && let Some(order) = orders.iter_mut().find(|order| reaches(order, kubelet))
+    {
+        order.workers = Some(kubelet.to_string());
     }
     orders
 }

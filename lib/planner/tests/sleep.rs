@@ -388,7 +388,9 @@ fn a_cluster_wakes_although_its_quorum_was_lost_in_its_sleep() {
     let members = world.documents.components.values().filter(|found| found.spec.role == Role::Etcd);
     world.silent = members.map(|member| member.spec.hypervisor.clone()).take(2).collect();
     world.set_asleep(false);
-    for _ in 0..4 {
+    let _ = world.pass();
+    assert_eq!(world.cluster().sleep_phase(), Some(SleepPhase::StartingStore), "they may respond to the next pass");
+    for _ in 0..3 {
         let _ = world.pass();
     }
     assert_eq!(world.cluster().sleep_phase(), None);

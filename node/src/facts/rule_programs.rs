@@ -1,9 +1,6 @@
 //! Observes which programs write packet filter rules.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use crate::checks::RULE_PROGRAMS;
 
@@ -12,9 +9,7 @@ const DIRECTORIES: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin"
 
 /// Returns the paths of the programs that are installed.
 pub(crate) fn rule_programs() -> Vec<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let directories: Vec<PathBuf> = env::split_paths(&path).chain(DIRECTORIES.map(PathBuf::from)).collect();
-    installed(&directories)
+    installed(&DIRECTORIES.map(PathBuf::from))
 }
 
 fn installed(directories: &[PathBuf]) -> Vec<PathBuf> {

@@ -90,8 +90,21 @@ fn of_range(path: &str, sizes: &PrefixLengths) -> [CelRule; 4] {
     ]
 }
 
-fn node_port_addresses() -> [CelRule; 3] {
-    [
+fn node_port_addresses() -> Vec<CelRule> {
+    let ranges = "self.addons.kubeProxy.nodePortAddresses";
+    let families = [("IPv4", 4), ("IPv6", 6)].map(|(family, number)| {
+        let is_of = format!("isCIDR(one) && cidr(one).ip().family() == {number}");
+        rule(
+            "spec",
+            format!(
+                "!has({ranges}) || {ranges}.size() == 0 || !{ranges}.all(one, isCIDR(one)) || !self.network.serviceCIDRs.exists(one, {is_of}) || {ranges}.exists(one, {is_of})"
+            ),
+            format!(
+                "addons.kubeProxy.nodePortAddresses: has no range of {family}, so that NodePorts would be served at all addresses of {family}; add a range of {family}, because Services have one"
+            ),
+        )
+    });
+    let of_list = [
         rule(
             NODE_PORT_ADDRESSES,
             "self.size() > 0",
@@ -109,7 +122,8 @@ fn node_port_addresses() -> [CelRule; 3] {
                 "\"{{self}}\" is not a range in CIDR notation; write a range such as 192.0.2.0/24, or {PRIMARY_ADDRESSES}"
             ),
         ),
-    ]
+    ];
+    of_list.into_iter().chain(families).collect()
 }
 
 fn mtu() -> CelRule {

@@ -55,7 +55,7 @@ impl ValidatedCluster {
         snapshots::check(spec.etcd.snapshots.as_ref(), &mut faults);
         let network::ClusterRanges { pods, services, vpn } = network::ranges(spec, &mut faults);
         network::check_mtu(spec.vpn.mtu, [&pods, &services, &vpn], &mut faults);
-        network::check_node_port_addresses(&spec.addons.kube_proxy.node_port_addresses, &mut faults);
+        network::check_node_port_addresses(&spec.addons.kube_proxy.node_port_addresses, &services, &mut faults);
         network::check_domain(&spec.network.dns_domain, &mut faults);
         let (extra_names, extra_addresses) = alternatives(&spec.control_plane.kube_api_server.extra_sans, &mut faults);
         let extra_arguments = arguments::extra(&spec.control_plane, release.as_ref(), &mut faults);

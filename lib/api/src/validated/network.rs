@@ -65,8 +65,9 @@ pub(super) struct ClusterRanges {
     pub(super) vpn: Vec<IpNet>,
 }
 
-/// Checks the addresses of NodePorts, as kube-proxy does (`validateKubeProxyNodePortAddress`).
-pub(super) fn check_node_port_addresses(addresses: &[String], faults: &mut FaultCollector) {
+/// Checks the addresses of NodePorts, as kube-proxy does (`validateKubeProxyNodePortAddress`). It serves NodePorts at all addresses of a family without a
+/// range (`NewNodePortAddresses`), so each family of Services needs one.
+pub(super) fn check_node_port_addresses(addresses: &[String], services: &[IpNet], faults: &mut FaultCollector) {
     if addresses.is_empty() {
         faults.add(NODE_PORT_ADDRESSES, "must not be empty", "write a range, or remove the field to use all addresses");
     }
@@ -85,6 +86,18 @@ pub(super) fn check_node_port_addresses(addresses: &[String], faults: &mut Fault
                 format!("write a range such as 192.0.2.0/24, or {PRIMARY_ADDRESSES}"),
             );
         }
+    }
+    let ranges: Vec<IpNet> = addresses.iter().filter_map(|address| address.parse().ok()).collect();
+    if ranges.is_empty() || ranges.len() < addresses.len() {
+        return;
+    }
+    let is_absent = |v4| services.iter().any(|net| is_v4(net) == v4) && !ranges.iter().any(|net| is_v4(net) == v4);
+    for (family, _) in [("IPv4", true), ("IPv6", false)].into_iter().filter(|(_, v4)| is_absent(*v4)) {
+        faults.add(
+            NODE_PORT_ADDRESSES,
+            format!("has no range of {family}, so that NodePorts would be served at all addresses of {family}"),
+            format!("add a range of {family}, because Services have one"),
+        );
     }
 }
 

@@ -24,11 +24,15 @@ fn of_ipv4(table: &str) -> impl Iterator<Item = IpAddr> {
     })
 }
 
-/// Lines begin with the address in hexadecimal.
+/// Lines are `ADDRESS INDEX PREFIX SCOPE FLAGS NAME`, with numbers in hexadecimal. Addresses that come and go by themselves are left out: link-local ones,
+/// which each new interface gets, and temporary ones (`IFA_F_TEMPORARY`, RFC 8981).
 fn of_ipv6(table: &str) -> impl Iterator<Item = IpAddr> {
     table.lines().filter_map(|line| {
-        let bits = u128::from_str_radix(line.split_ascii_whitespace().next()?, 16).ok()?;
-        Some(IpAddr::V6(Ipv6Addr::from_bits(bits)))
+        let mut columns = line.split_ascii_whitespace();
+        let bits = u128::from_str_radix(columns.next()?, 16).ok()?;
+        let flags = u8::from_str_radix(columns.nth(3)?, 16).ok()?;
+        let address = Ipv6Addr::from_bits(bits);
+        (flags & 1 == 0 && !address.is_unicast_link_local()).then_some(IpAddr::V6(address))
     })
 }
 
@@ -59,6 +63,8 @@ Local:
     const INTERFACES: &str = "\
 00000000000000000000000000000001 01 80 10 80       lo
 20010db8000000000000000000000005 02 40 00 80     eth0
+20010db80000000012345678abcdef01 02 40 00 01     eth0
+fe80000000000000000000fffe000005 02 40 20 80     eth0
 ";
 
     #[test]

@@ -397,7 +397,8 @@ fn machine_name(name: &DocumentName) -> Option<&HypervisorName> {
     }
 }
 
-/// Returns the part of an observation that wakes a cluster. Ports in use are left out: they matter only to placement. Of the size of a database,
+/// Returns the part of an observation that wakes a cluster. Ports in use are left out: they matter only to placement. So are addresses, which
+/// matter only to the status of the machine. Of the size of a database,
 /// it contains only whether the quota is near.
 fn relevant_state(
     seen: Option<&ObservedValue<MachineState>>,
@@ -408,6 +409,7 @@ fn relevant_state(
     let rooms = figures.filter_map(|(pod, figures)| Some((pod, figures.database_room(quota)?))).collect();
     let state = MachineState {
         ports: keelway_api::machine::PortFacts::default(),
+        addresses: BTreeSet::new(),
         disk: None,
         applied: None,
         term: 0,
