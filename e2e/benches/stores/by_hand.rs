@@ -11,12 +11,10 @@ use keelway_api::{
     Component,
     role::{CLIENT, PEER, Role},
 };
-use keelway_e2e::{
-    Plane, TestMachine, deadline,
-    plane::store::{PlaneStore, fill},
-    process,
-};
+use keelway_e2e::{Plane, TestMachine, deadline, plane::store::PlaneStore, process};
 use serde_json::Value;
+
+use crate::etcdctl;
 
 /// A directory on the same file system as the state of the machines.
 const DIRECTORY: &str = "/var/lib/keelway-bench";
@@ -59,8 +57,7 @@ impl StoreByHand {
         let store = PlaneStore::of(plane);
         let leader = self.leader(plane).unwrap();
         let client = store.client(&leader.endpoint);
-        let machine = plane.machine_named(&leader.machine);
-        let _ = fill(machine, &client, Path::new(DIRECTORY), 0..mebibytes).succeeded();
+        etcdctl::fill(plane.machine_named(&leader.machine), &client, Path::new(DIRECTORY), mebibytes);
     }
 
     /// A follower loses its process and its data. Returns the seconds until it is a voter again, with other data and another id, and responds to clients.

@@ -3,14 +3,13 @@
 use std::{fs, time::Instant};
 
 use keelway_api::{duration::Span, snapshots::SnapshotsSpec};
-use keelway_e2e::{
-    Plane, deadline,
-    plane::store::{PlaneStore, fill},
-    process,
-};
+use keelway_e2e::{Plane, deadline, plane::store::PlaneStore, process};
 use serde_json::json;
 
-use crate::{etcdctl::follower, peers::PeerView};
+use crate::{
+    etcdctl::{fill, follower},
+    peers::PeerView,
+};
 
 /// Configures snapshots and immediate replacement, and fills the database.
 pub(crate) fn prepare(plane: &mut Plane<'_>, mebibytes: usize) {
@@ -23,7 +22,7 @@ pub(crate) fn prepare(plane: &mut Plane<'_>, mebibytes: usize) {
     });
     let store = PlaneStore::of(plane);
     let client = store.client(&store.endpoint(store.leader()));
-    let _ = fill(plane.machine(store.leader()), &client, plane.keelway.directory(), 0..mebibytes).succeeded();
+    fill(plane.machine(store.leader()), &client, plane.keelway.directory(), mebibytes);
 }
 
 /// A follower loses its process and its data. Returns the seconds until another member is a voter, and until `reconcile` ended.

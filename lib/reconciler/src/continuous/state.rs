@@ -397,9 +397,8 @@ fn machine_name(name: &DocumentName) -> Option<&HypervisorName> {
     }
 }
 
-/// Returns the part of an observation that wakes a cluster. Ports in use are left out: they matter only to placement. So are addresses, which
-/// matter only to the status of the machine. Of the size of a database,
-/// it contains only whether the quota is near.
+/// Returns the part of an observation that wakes a cluster. Ports in use are left out: they matter only to placement. So are addresses, which matter
+/// only to the status of the machine. Of the size of a database, it contains only whether the quota is near.
 fn relevant_state(
     seen: Option<&ObservedValue<MachineState>>,
     (id, quota): (&ClusterId, Memory),
