@@ -1,5 +1,7 @@
 //! Checks whether a machine can become a worker: turns facts of the machine into faults. Pure.
 
+#[cfg(test)]
+mod documented;
 mod host_ports;
 mod kernel;
 mod pod_network;
@@ -46,7 +48,10 @@ pub struct CheckFault {
 }
 
 impl CheckFault {
+    #[cfg_attr(test, track_caller)]
     pub(crate) fn new(problem: impl Into<String>, help: impl Into<String>) -> Self {
+        #[cfg(test)]
+        documented::record(std::panic::Location::caller());
         Self { problem: problem.into(), help: help.into() }
     }
 }

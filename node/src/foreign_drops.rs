@@ -265,10 +265,10 @@ fn log(drop: &ForeignDrop) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn drop_by(chain: &str, rule: Option<u64>, what: &'static str) -> ForeignDrop {
+    pub(crate) fn drop_by(chain: &str, rule: Option<u64>, what: &'static str) -> ForeignDrop {
         ForeignDrop { what, cuts_off: true, chain: DroppingChain { chain: chain.to_owned(), rule } }
     }
 

@@ -3,8 +3,10 @@
 //! containerd has unpacked the image into a snapshot, whatever the compression of its layers. If the image has one layer, the snapshot is a
 //! directory, and its programs are hard-linked. Otherwise a view of the snapshot is mounted, copied from, and removed. No container is needed.
 
+mod containerd_config;
 mod programs;
 mod pulled;
+mod snapshot_mount;
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +31,7 @@ use futures::TryStreamExt;
 use k8s_cri::v1::{StatusRequest, runtime_service_client::RuntimeServiceClient};
 use keelway_api::image_override::reported_name;
 use keelway_cri::CriRuntime;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{UnmountFlags, unmount};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tonic::{Code, Request, Status, metadata::MetadataValue, transport::Channel};
@@ -42,9 +44,11 @@ use crate::{
     registry_config::{RegistryConfig, RegistryConfigError},
     settings::{Layout, NodeOptions},
 };
+use containerd_config::ContainerdConfig;
 use programs::InstallMethod;
 pub(crate) use pulled::records;
 use pulled::{ImageOrigins, digest_of};
+use snapshot_mount::mount_at;
 
 /// The containerd namespace that CRI uses.
 const NAMESPACE: &str = "k8s.io";
@@ -101,15 +105,34 @@ pub enum ImageError {
     Registry(#[from] RegistryConfigError),
 }
 
-/// Settings that containerd reports in its verbose status.
+/// Settings of containerd.
 pub(crate) struct ContainerdSettings {
-    snapshotter: String,
-    /// The image of sandboxes. containerd 2 does not report it.
+    /// `None` if containerd does not report it.
+    snapshotter: Option<String>,
+    /// The image of sandboxes. `None` if containerd does not report it.
     sandbox_image: Option<String>,
     cni: Directories,
 }
 
 impl ContainerdSettings {
+    /// Adds what containerd 2 does not report, from its configuration.
+    pub(crate) async fn completed(self, socket: &Path) -> Self {
+        if self.snapshotter.is_some() && self.sandbox_image.is_some() {
+            return self;
+        }
+        let config = ContainerdConfig::of_socket(socket).await;
+        Self {
+            snapshotter: self.snapshotter.or(config.snapshotter),
+            sandbox_image: self.sandbox_image.or(config.sandbox_image),
+            cni: self.cni,
+        }
+    }
+
+    /// Returns the image of sandboxes, if it is known.
+    pub(crate) fn sandbox_image(&self) -> Option<&str> {
+        self.sandbox_image.as_deref()
+    }
+
     /// Returns the CNI directories: those of the options, or else those of containerd.
     pub(crate) fn directories(self, options: &NodeOptions) -> Directories {
         Directories {
@@ -119,6 +142,7 @@ impl ContainerdSettings {
     }
 }
 
+/// Reads what containerd reports in its verbose status.
 pub(crate) async fn settings(runtime: &CriRuntime) -> ContainerdSettings {
     let mut client = RuntimeServiceClient::new(runtime.channel());
     let answer = client.status(StatusRequest { verbose: true }).await.map(|answer| answer.into_inner().info);
@@ -132,7 +156,7 @@ fn settings_of(config: &Value) -> ContainerdSettings {
     let plugins = text(&cni["binDirs"][0]).or_else(|| text(&cni["binDir"]));
     ContainerdSettings {
         sandbox_image: text(&config["sandboxImage"]),
-        snapshotter: text(&config["containerd"]["snapshotter"]).unwrap_or_else(|| SNAPSHOTTER.to_owned()),
+        snapshotter: text(&config["containerd"]["snapshotter"]),
         cni: Directories {
             plugins: plugins.unwrap_or_else(|| "/opt/cni/bin".to_owned()).into(),
             configuration: text(&cni["confDir"]).unwrap_or_else(|| "/etc/cni/net.d".to_owned()).into(),
@@ -153,20 +177,6 @@ pub(crate) async fn ensure(
     }
     pull(layout, runtime, image).await?;
     take(layout, runtime, settings, image).await.map(Some)
-}
-
-/// Pulls the image of sandboxes if the worker has credentials for its registry. containerd itself would pull it without them.
-pub(crate) async fn pull_sandbox_image(
-    layout: &Layout,
-    runtime: &CriRuntime,
-    settings: &ContainerdSettings,
-) -> Result<(), ImageError> {
-    let credentials = RegistryConfig::load(layout)?;
-    let is_needed = |image: &&String| credentials.as_ref().is_some_and(|found| found.login(image).is_some());
-    match settings.sandbox_image.as_ref().filter(is_needed) {
-        Some(image) => pull(layout, runtime, image).await,
-        None => Ok(()),
-    }
 }
 
 /// Pulls the image if containerd does not have it, and records that.
@@ -212,7 +222,7 @@ impl ImageSnapshot {
             layout: layout.clone(),
             image: image.to_owned(),
             channel: runtime.channel(),
-            snapshotter: settings.snapshotter.clone(),
+            snapshotter: settings.snapshotter.clone().unwrap_or_else(|| SNAPSHOTTER.to_owned()),
         }
     }
 
@@ -361,17 +371,6 @@ fn chain_of<'a>(mut layers: impl Iterator<Item = &'a str>) -> Option<String> {
     }))
 }
 
-/// Mounts read-only, with the options that containerd returned.
-fn mount_at(wanted: &Mount, target: &Path) -> io::Result<()> {
-    let (flags, data): (Vec<&str>, Vec<&str>) =
-        wanted.options.iter().map(String::as_str).partition(|option| matches!(*option, "bind" | "rbind" | "ro" | "rw"));
-    let data = std::ffi::CString::new(data.join(","))?;
-    let is_bind = flags.iter().any(|flag| flag.ends_with("bind"));
-    let flags = if is_bind { MountFlags::BIND } else { MountFlags::RDONLY };
-    mount(wanted.source.as_str(), target, wanted.r#type.as_str(), flags, data.as_c_str())?;
-    Ok(())
-}
-
 /// Removes the mount of this join or an interrupted one.
 pub(crate) fn clear_mount(layout: &Layout) {
     let target = layout.mount();
@@ -388,8 +387,9 @@ fn in_namespace<T>(message: T) -> Request<T> {
 }
 
 /// Removes what an interrupted join left in containerd while it read the image.
-pub(crate) async fn clear(layout: &Layout, runtime: &CriRuntime) {
-    ImageSnapshot::of(layout, runtime, &settings(runtime).await, "").remove().await;
+pub(crate) async fn clear(layout: &Layout, runtime: &CriRuntime, socket: &Path) {
+    let settings = settings(runtime).await.completed(socket).await;
+    ImageSnapshot::of(layout, runtime, &settings, "").remove().await;
 }
 
 /// Returns the digests of all images that containerd has.
@@ -448,7 +448,10 @@ mod tests {
         );
         let old = serde_json::json!({"cni": {"binDir": "/c"}, "containerd": {"snapshotter": "native"}});
         let settings = settings_of(&old);
-        assert_eq!((settings.cni.plugins.as_path(), settings.snapshotter.as_str()), (Path::new("/c"), "native"));
+        assert_eq!(
+            (settings.cni.plugins.as_path(), settings.snapshotter.as_deref()),
+            (Path::new("/c"), Some("native"))
+        );
         assert_eq!(settings.cni.configuration, Path::new("/etc/cni/net.d"));
     }
 }

@@ -56,6 +56,7 @@ use crate::{
     program::ProgramInstallation,
     registration,
     registry_config::{RegistryConfig, RegistryConfigError},
+    sandbox_image::SandboxImageCheck,
     service::{self, ServiceError},
     settings::{DaemonMode, Layout, NodeOptions, OptionChange},
     sysctl,
@@ -70,6 +71,10 @@ const UNAVAILABLE: [&str; 4] = [NO_GATEWAY_RESPONDS, FIREWALL_DROPS_PACKETS, POD
 
 /// How long a join that fails waits for what the cluster does not accept.
 const SOON: Duration = Duration::from_secs(5);
+
+/// How long the registry of the image of sandboxes may take to send it, and how long if the join fails in any case.
+const IMAGE: Duration = Duration::from_secs(60);
+const IMAGE_SOON: Duration = Duration::from_secs(2);
 
 /// How long a new cluster may take until it admits workers.
 const YOUNG: Duration = Duration::from_secs(30);
@@ -288,11 +293,14 @@ async fn join_with(
     let runtime = facts::client(&node.containerd_socket).map_err(JoinError::Runtime)?;
     let (known, seen) = try_join!(fetch_information(bearer.clone(), &mut on_step), take_baseline(options, &runtime))?;
     check_name(&node.name, &known.cluster.dns_domain)?;
-    let faults = check_cluster(options, &runtime, &known).await?;
+    let mut faults = check_cluster(options, &runtime, &known).await?;
+    let of_cluster = fetch_registry_config(&bearer, &known).await?;
+    let sandbox_image = check_sandbox_image(options, &runtime, of_cluster.as_ref(), IMAGE).await?;
+    faults.extend(sandbox_image.fault().cloned());
     if !faults.is_empty() {
+        sandbox_image.undo(&runtime).await;
         return Err(JoinError::Faults(faults));
     }
-    let of_cluster = fetch_registry_config(&bearer, &known).await?;
     let release = release::find(&known.cluster.version);
     let release = release.ok_or_else(|| JoinError::Release(known.cluster.version.clone()))?;
     let image = node.image.clone().unwrap_or_else(|| known.cluster.node_image(&release));
@@ -376,13 +384,46 @@ async fn all_faults(
     let checking = async {
         let runtime = facts::client(&options.node.containerd_socket).map_err(JoinError::Runtime)?;
         let bearer = bearer(token, &trusting.await?, proxies)?;
-        let known = fetch_information(bearer, &mut |_: &JoinStep| {}).await?;
-        check_cluster(options, &runtime, &known).await
+        let known = fetch_information(bearer.clone(), &mut |_: &JoinStep| {}).await?;
+        let mut more = check_cluster(options, &runtime, &known).await?;
+        more.extend(unobtainable_sandbox_image(options, &runtime, bearer, &known).await);
+        Ok::<_, JoinError>(more)
     };
     if let Ok(Ok(more) | Err(JoinError::Faults(more))) = timeout(SOON, checking).await {
         faults.extend(more);
     }
     JoinError::Faults(faults)
+}
+
+/// Returns a fault if the image of sandboxes cannot be pulled. What cannot be decided soon is no fault here: the next join decides it.
+async fn unobtainable_sandbox_image(
+    options: &JoinOptions,
+    runtime: &CriRuntime,
+    bearer: Client,
+    known: &TrustedInformation,
+) -> Option<CheckFault> {
+    let of_cluster = fetch_registry_config(&bearer, known).await.ok()?;
+    let found = check_sandbox_image(options, runtime, of_cluster.as_ref(), IMAGE_SOON).await.ok()?;
+    let fault = match &found {
+        SandboxImageCheck::Failed(fault) => Some(fault.clone()),
+        SandboxImageCheck::Present | SandboxImageCheck::Pulled(_) | SandboxImageCheck::Slow(_) => None,
+    };
+    found.undo(runtime).await;
+    fault
+}
+
+/// Pulls the image of sandboxes with the worker's credentials, if containerd does not have it.
+async fn check_sandbox_image(
+    options: &JoinOptions,
+    runtime: &CriRuntime,
+    of_cluster: Option<&RegistryConfig>,
+    limit: Duration,
+) -> Result<SandboxImageCheck, JoinError> {
+    let settings = image::settings(runtime).await.completed(&options.node.containerd_socket).await;
+    let Some(image) = settings.sandbox_image() else { return Ok(SandboxImageCheck::Present) };
+    let credentials = RegistryConfig::of_join(&options.layout, options.registry_config.as_ref(), of_cluster)?;
+    let login = credentials.as_ref().and_then(|credentials| credentials.login(image));
+    Ok(SandboxImageCheck::of(runtime, image, login, limit).await)
 }
 
 async fn check_machine(options: &JoinOptions) -> Result<Vec<CheckFault>, JoinError> {
@@ -562,11 +603,10 @@ async fn have_programs(
     image: &str,
     aside: &mut JoinSet<()>,
 ) -> Result<(), JoinError> {
-    let settings = image::settings(runtime).await;
+    let settings = image::settings(runtime).await.completed(&options.node.containerd_socket).await;
     if let Some(view) = image::ensure(&options.layout, runtime, &settings, image).await? {
         aside.spawn(async move { view.remove().await });
     }
-    image::pull_sandbox_image(&options.layout, runtime, &settings).await?;
     let (layout, directories) = (options.layout.clone(), settings.directories(&options.node));
     let installation = options.installation();
     // Requests to the cluster run concurrently.

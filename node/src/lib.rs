@@ -54,6 +54,7 @@ mod removal;
 mod renewal;
 #[cfg(test)]
 mod samples;
+mod sandbox_image;
 mod service;
 mod settings;
 mod status;

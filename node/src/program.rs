@@ -48,29 +48,36 @@ impl ProgramInstallation {
 
     /// Returns what prevents the installation.
     pub(crate) fn check(&self, layout: &Layout) -> Result<Option<CheckFault>, NodeFileError> {
-        let (program, target) = (self.program.display(), self.target.display());
         if self.is_done()? {
             return Ok(None);
         }
         let is_own = Changes::read(layout)?.files.contains(&self.target);
         if fs::symlink_metadata(&self.target).is_ok() && !is_own {
-            let problem = format!(
-                "{target} is another program or another release than {program}, which would be installed there"
-            );
-            let help = format!(
-                "replace it with `install -m 755 {program} {target}`, run that one, or set another directory with --install-dir"
-            );
-            return Ok(Some(CheckFault::new(problem, help)));
+            return Ok(Some(self.is_taken()));
         }
         let there = self.target.ancestors().skip(1).find(|above| above.exists()).unwrap_or(Path::new("/"));
         if !facts::is_noexec(there) && access(there, Access::WRITE_OK).is_ok() {
             return Ok(None);
         }
-        let problem = format!(
-            "{program} cannot be installed as {target}: programs in {} cannot be written or executed",
-            there.display()
-        );
-        Ok(Some(CheckFault::new(problem, "set another directory with --install-dir")))
+        Ok(Some(self.has_no_place(there)))
+    }
+
+    pub(crate) fn is_taken(&self) -> CheckFault {
+        let (program, target) = (self.program.display(), self.target.display());
+        CheckFault::new(
+            format!("{target} is another program or another release than {program}, which would be installed there"),
+            format!(
+                "replace it with `install -m 755 {program} {target}`, run that one, or set another directory with --install-dir"
+            ),
+        )
+    }
+
+    pub(crate) fn has_no_place(&self, there: &Path) -> CheckFault {
+        let (program, target, there) = (self.program.display(), self.target.display(), there.display());
+        CheckFault::new(
+            format!("{program} cannot be installed as {target}: programs in {there} cannot be written or executed"),
+            "set another directory with --install-dir",
+        )
     }
 
     /// Installs the program, which `leave` removes again. A program that was there before stays.

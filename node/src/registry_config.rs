@@ -82,6 +82,19 @@ impl RegistryConfig {
         }
     }
 
+    /// Returns the credentials that the worker will have: those that a join got, or else those of an earlier one, and those of the cluster.
+    pub(crate) fn of_join(
+        layout: &Layout,
+        of_user: Option<&Self>,
+        of_cluster: Option<&Self>,
+    ) -> Result<Option<Self>, RegistryConfigError> {
+        let stored = Self::read_if_present(&layout.registry_config())?;
+        match (of_user.cloned().or(stored), of_cluster) {
+            (Some(of_user), Some(of_cluster)) => of_user.with(of_cluster).map(Some),
+            (of_user, of_cluster) => Ok(of_user.or(of_cluster.cloned())),
+        }
+    }
+
     fn read_if_present(path: &Path) -> Result<Option<Self>, RegistryConfigError> {
         let Some(text) = files::read(path)?.map(Zeroizing::new) else { return Ok(None) };
         Self::parse(text, &path.display()).map(Some)
@@ -210,11 +223,15 @@ mod tests {
         let of_cluster = RegistryConfig::of_cluster(&secret).unwrap();
         assert!(of_cluster.store_of_cluster(&layout).unwrap());
         assert!(!of_cluster.store_of_cluster(&layout).unwrap());
-        RegistryConfig::parse(Zeroizing::new(CONFIG.to_owned()), &"test").unwrap().store(&layout).unwrap();
+        let of_user = RegistryConfig::parse(Zeroizing::new(CONFIG.to_owned()), &"test").unwrap();
+        // Before the join stores anything.
+        let nothing = Layout::new(directory.path().join("nothing"));
+        let of_join = RegistryConfig::of_join(&nothing, Some(&of_user), Some(&of_cluster)).unwrap().unwrap();
+        of_user.store(&layout).unwrap();
         RegistryConfig::write_for_kubelet(&layout, &options).unwrap();
 
         let of_kubelet = RegistryConfig::read(&options.kubelet_root_dir.join("config.json")).unwrap();
-        for credentials in [RegistryConfig::load(&layout).unwrap().unwrap(), of_kubelet] {
+        for credentials in [RegistryConfig::load(&layout).unwrap().unwrap(), of_kubelet, of_join] {
             let user = |image: &str| credentials.login(image).map(|login| login.username.to_owned());
             assert_eq!(user("registry.example.com/mirror/node:v1.37.0"), Some("user".to_owned()));
             assert_eq!(user("registry.k8s.io/pause:3.10.2"), Some("cluster".to_owned()));

@@ -17,6 +17,7 @@ use crate::{
     ingress_names::IngressResolver,
     open_ports::OpenPorts,
     settings::{DaemonMode, NodeOptions},
+    status::WorkerStatus,
 };
 
 /// The options of a worker, with as few values as possible.
@@ -50,6 +51,26 @@ pub(crate) fn cluster() -> ClusterInformation {
         "serviceCIDRs": ["10.96.0.0/16"],
         "dnsDomain": "cluster.local",
         "dnsAddress": "10.96.0.10",
+    }))
+    .unwrap()
+}
+
+/// The status of a worker with two tunnels, a direct path, an ingress that does not respond, and a kubelet that does not run.
+pub(crate) fn worker_status() -> WorkerStatus {
+    serde_json::from_value(json!({
+        "node": "w1", "version": "1.37.0", "pid": 1, "residentKib": 1, "addresses": [], "podCIDRs": [],
+        "tunnels": [
+            { "interface": "keelway0", "endpoint": "203.0.113.1:20000", "active": true, "answers": true, "dataPath": "kernel",
+              "lastHandshake": 1_900_000_000_u64, "latencyMicroseconds": 1500, "receivedBytes": 7, "sentBytes": 8 },
+            { "interface": "keelway1", "endpoint": "203.0.113.2:20000", "active": false, "dataPath": "kernel",
+              "receivedBytes": 0, "sentBytes": 0 },
+        ],
+        "directPaths": [
+            { "address": "100.80.0.8", "endpoint": "192.168.1.8:50000", "state": "direct", "receivedBytes": 1, "sentBytes": 2 },
+        ],
+        "ingresses": [{ "address": "203.0.113.1:6443", "answers": false, "connections": 3 }],
+        "kubelet": { "restarts": 2 },
+        "certificates": [{ "name": "client", "notBefore": "2030-01-01T00:00:00Z", "notAfter": "2030-01-31T00:00:00Z" }],
     }))
     .unwrap()
 }

@@ -158,3 +158,39 @@ pub(crate) fn resident_kib() -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use super::*;
+    use crate::samples::worker_status;
+
+    async fn get(socket: &Path, path: &str) -> String {
+        let mut stream = UnixStream::connect(socket).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: worker\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        response
+    }
+
+    #[tokio::test]
+    async fn metrics_are_served_on_a_socket_of_root_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("metrics.sock");
+        let listener = listen(&socket).unwrap();
+        assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+        let asking = async {
+            let response = get(&socket, "/metrics").await;
+            assert!(response.starts_with("HTTP/1.1 200") && response.contains("openmetrics-text"), "{response}");
+            assert!(response.contains("\nkeelway_worker_kubelet_running 0.0\n"), "{response}");
+            let response = get(&socket, "/").await;
+            assert!(response.starts_with("HTTP/1.1 404") && response.contains("the path is /metrics"), "{response}");
+        };
+        tokio::select! {
+            () = serve_metrics(listener, worker_status) => panic!("it serves until it is dropped"),
+            () = asking => {}
+        }
+    }
+}

@@ -109,7 +109,7 @@ pub async fn forget(layout: &Layout) -> Result<Option<String>, UndoError> {
 /// Removes the images that were pulled for the worker. If the runtime does not respond, it only logs that.
 async fn clear_runtime(options: &NodeOptions, changes: &Changes, layout: &Layout) -> Result<(), NodeFileError> {
     let Ok(runtime) = facts::client(&options.containerd_socket) else { return Ok(()) };
-    image::clear(layout, &runtime).await;
+    image::clear(layout, &runtime, &options.containerd_socket).await;
     let Some(before) = &changes.images else { return Ok(()) };
     let mut pulled = image::records(&options.kubelet_root_dir)?;
     pulled.extend(changes.pulled.iter().cloned());

@@ -156,7 +156,7 @@ pub async fn upgrade(
     let image = target_image(&options.target, &TrustedInformation::fetch(client.clone()).await?)?;
     on_step(&NodeUpgradeStep::Programs(image.clone()));
     let runtime = facts::client(&node.containerd_socket).map_err(UpgradeError::Runtime)?;
-    let settings = image::settings(&runtime).await;
+    let settings = image::settings(&runtime).await.completed(&node.containerd_socket).await;
     let staged = StagedPrograms::take(layout, &runtime, &settings, &image).await?;
     let version = staged.version(&image)?;
     version_skew::check(&image, version, server_version(&client).await?)?;

@@ -205,10 +205,12 @@ fn gauge(value: i64) -> MetricValue {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeSet, fs};
+
     use prometheus_client::encoding::text::encode;
-    use serde_json::json;
 
     use super::*;
+    use crate::samples::worker_status;
 
     fn text(status: WorkerStatus) -> String {
         let mut text = String::new();
@@ -216,28 +218,9 @@ mod tests {
         text
     }
 
-    fn status() -> WorkerStatus {
-        serde_json::from_value(json!({
-            "node": "w1", "version": "1.37.0", "pid": 1, "residentKib": 1, "addresses": [], "podCIDRs": [],
-            "tunnels": [
-                { "interface": "keelway0", "endpoint": "203.0.113.1:20000", "active": true, "answers": true, "dataPath": "kernel",
-                  "lastHandshake": 1_900_000_000_u64, "latencyMicroseconds": 1500, "receivedBytes": 7, "sentBytes": 8 },
-                { "interface": "keelway1", "endpoint": "203.0.113.2:20000", "active": false, "dataPath": "kernel",
-                  "receivedBytes": 0, "sentBytes": 0 },
-            ],
-            "directPaths": [
-                { "address": "100.80.0.8", "endpoint": "192.168.1.8:50000", "state": "direct", "receivedBytes": 1, "sentBytes": 2 },
-            ],
-            "ingresses": [{ "address": "203.0.113.1:6443", "answers": false, "connections": 3 }],
-            "kubelet": { "restarts": 2 },
-            "certificates": [{ "name": "client", "notBefore": "2030-01-01T00:00:00Z", "notAfter": "2030-01-31T00:00:00Z" }],
-        }))
-        .unwrap()
-    }
-
     #[test]
     fn each_tunnel_ingress_and_certificate_has_its_values() {
-        let text = text(status());
+        let text = text(worker_status());
         for line in [
             "keelway_worker_tunnel_active{gateway=\"203.0.113.1:20000\"} 1.0",
             "keelway_worker_tunnel_active{gateway=\"203.0.113.2:20000\"} 0.0",
@@ -264,9 +247,24 @@ mod tests {
 
     #[test]
     fn a_metric_without_values_is_left_out() {
-        let none = WorkerStatus { tunnels: vec![], ingresses: vec![], certificates: vec![], ..status() };
+        let none = WorkerStatus { tunnels: vec![], ingresses: vec![], certificates: vec![], ..worker_status() };
         let text = text(none);
         assert!(!text.contains("tunnel_") && !text.contains("certificate_"), "{text}");
         assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    /// Returns the names after which samples are listed, such as `keelway_worker_tunnel_received_bytes_total`.
+    fn names(text: &str) -> BTreeSet<String> {
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        samples.map(|line| line.split(['{', ' ']).next().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_page_lists_each_metric_and_no_other() {
+        let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/monitoring.md")).unwrap();
+        let first_cells = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+        let listed = first_cells.flat_map(|cell| cell.split('`')).filter(|name| name.starts_with("keelway_worker_"));
+        let listed: BTreeSet<String> = listed.map(str::to_owned).collect();
+        assert_eq!(listed, names(&text(worker_status())));
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 
-fn good() -> HostFacts {
+pub(super) fn good() -> HostFacts {
     HostFacts {
         is_root: true,
         socket: "/run/containerd/containerd.sock".into(),
@@ -22,7 +22,7 @@ fn good() -> HostFacts {
     }
 }
 
-const STRICT: CheckOptions = CheckOptions { allow_cgroup_v1: false };
+pub(super) const STRICT: CheckOptions = CheckOptions { allow_cgroup_v1: false };
 
 #[test]
 fn a_good_machine_has_no_faults() {

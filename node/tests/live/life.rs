@@ -1,6 +1,11 @@
 //! The whole life of a worker, from joining to leaving.
 
-use std::{fs, os::unix::fs::MetadataExt, time::Instant};
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::{fs::MetadataExt, net::UnixStream},
+    time::Instant,
+};
 
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
@@ -116,11 +121,24 @@ async fn node_is_as_it_should_be(world: &World) {
     println!("{:>7} KiB are resident in the daemon, of which:", now["residentKib"]);
     let memory = world.machine.output_of("grep", &["^Rss", &format!("/proc/{}/status", now["pid"])]);
     memory.lines().for_each(|line| println!("        {line}"));
+    let metrics = metrics(world);
+    for line in ["keelway_worker_kubelet_running 1.0", "keelway_worker_ingress_up{ingress=\"203.0.113.1:20000\"} 1.0"] {
+        assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
+    }
     let table = world.machine.node_well(&["status"], "").await;
     assert!(table.contains("w1") && table.contains("keelway0"), "{table}");
     let listens = world.machine.output_of("ss", &["-Hltn"]);
     assert!(listens.contains("100.80.0.17:10250") && listens.contains("100.80.0.1:6443"), "{listens}");
     assert!(!listens.contains("*:10250") && !listens.contains(":10255"), "{listens}");
+}
+
+/// Reads the metrics from the socket of the daemon.
+fn metrics(world: &World) -> String {
+    let mut stream = UnixStream::connect(world.machine.file("/var/lib/keelway-node/metrics.sock")).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: worker\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
 }
 
 async fn all_gateways_answer(world: &World) {

@@ -71,6 +71,16 @@ bin_dirs = ['/var/lib/cni-plugins/bin']
 conf_dir = '/run/cni/net.d'
 ";
 
+/// Another snapshotter than the default one, for CRI and for imports.
+const NATIVE: &str = "
+[plugins.'io.containerd.cri.v1.images']
+snapshotter = 'native'
+
+[[plugins.'io.containerd.transfer.v1.local'.unpack_config]]
+platform = 'linux'
+snapshotter = 'native'
+";
+
 pub(crate) struct Machine {
     process: Child,
     /// The process whose namespaces are the machine's.
@@ -80,16 +90,22 @@ pub(crate) struct Machine {
 impl Machine {
     /// Starts a machine in the network `w1`.
     pub(crate) async fn start() -> Self {
-        let process = spawn("containerd.log", &[], BARE);
+        let process = spawn("containerd.log", &[], CONFIGURATION, BARE);
         let pid = process.id();
         let machine = Self { process, pid };
         machine.is_ready().await;
         machine
     }
 
-    /// Starts a machine with a process table of its own. `last` becomes its first process, and must start containerd.
+    /// Starts a machine with a process table of its own, whose containerd has another snapshotter. `last` becomes its first process, and must start
+    /// containerd.
     pub(crate) async fn with_init(last: &str) -> Self {
-        let process = spawn("init.log", &["--pid", "--fork", "--mount-proc", "--kill-child"], last);
+        let process = spawn(
+            "init.log",
+            &["--pid", "--fork", "--mount-proc", "--kill-child"],
+            &(CONFIGURATION.to_owned() + NATIVE),
+            last,
+        );
         let children = format!("/proc/{0}/task/{0}/children", process.id());
         let child = || fs::read_to_string(&children).unwrap().trim().parse::<u32>();
         wait::until("the machine begins", async || child().is_ok()).await;
@@ -212,14 +228,14 @@ impl Drop for Machine {
 }
 
 /// Starts the machine's first process, which becomes what the shell command `last` starts. There, `$2` is containerd.
-fn spawn(log: &str, unshare: &[&str], last: &str) -> Child {
+fn spawn(log: &str, unshare: &[&str], configuration: &str, last: &str) -> Child {
     let bin = cache().unwrap().join("bin");
     let log = fs::File::create(path(log)).unwrap();
     let search = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     Command::new("nsenter")
         .args(["--net=/run/netns/w1", "unshare", "--mount", "--uts"])
         .args(unshare)
-        .args(["sh", "-ec", &(SETUP.to_owned() + last), "sh", CONFIGURATION])
+        .args(["sh", "-ec", &(SETUP.to_owned() + last), "sh", configuration])
         .arg(bin.join("containerd"))
         .arg(group())
         .env("PATH", search)

@@ -6,7 +6,11 @@ use k8s_openapi::{
     api::core::v1::{ConfigMap, Secret},
     jiff::SignedDuration,
 };
-use keelway_cri::fake::{Fake, serve};
+use keelway_cri::{
+    CriRuntime, Deadlines,
+    fake::{Fake, serve},
+    testing::cache,
+};
 use keelway_pki::{AuthorityHash, BootstrapToken, JoinToken};
 use kube::{
     Api,
@@ -109,6 +113,7 @@ async fn machines(world: &World, text: &str) {
     refused(world, text, 2, &["contains the state of another kubelet"]).await;
     fs::remove_dir_all(machine.file("/var/lib/kubelet")).unwrap();
 
+    no_sandbox_image(world, text).await;
     nobody(world, text).await;
     all_at_once(world, text).await;
 }
@@ -128,6 +133,29 @@ async fn old_containerd(world: &World, text: &str) {
     fs::remove_file(&socket).unwrap();
 }
 
+/// A containerd that can neither find nor pull its image of sandboxes is refused. No port 1 of this machine serves a registry.
+async fn no_sandbox_image(world: &World, text: &str) {
+    const START: &str = "
+mkdir /run/other
+sed -e 's#/var/lib/containerd#/run/other/root#; s#/run/containerd#/run/other#; s#registry.k8s.io/pause:3.10.2#localhost:1/pause:1#' \
+  /run/containerd/config.toml > /run/other/config.toml
+\"$1\" --config /run/other/config.toml > /run/other/log 2>&1 < /dev/null &
+echo $! > /run/other/pid";
+    const END: &str = "
+kill $(cat /run/other/pid)
+while grep -qs . /proc/$(cat /run/other/pid)/cmdline; do sleep 0.05; done
+rm -r --one-file-system /run/other";
+    let machine = &world.machine;
+    let containerd = cache().unwrap().join("bin/containerd").display().to_string();
+    machine.output_of("sh", &["-ec", START, "sh", &containerd]);
+    let other = CriRuntime::on_socket(machine.file("/run/other/containerd.sock"), Deadlines::default()).unwrap();
+    wait::until("the other containerd responds", async || other.version().await.is_ok()).await;
+    let socket = ["--containerd-socket", "/run/other/containerd.sock"];
+    let output = machine.node(&[&join()[..], &socket].concat(), text).await;
+    machine.output_of("sh", &["-ec", END]);
+    fails_with(&output, 2, &["cannot pull localhost:1/pause:1", "connection refused", "pinned_images"]);
+}
+
 /// A user that is not root cannot join. The program is mounted where that user can run it.
 async fn nobody(world: &World, text: &str) {
     let machine = &world.machine;
@@ -140,9 +168,10 @@ async fn nobody(world: &World, text: &str) {
     fs::remove_file(machine.file("/run/keelway")).unwrap();
 }
 
-/// If many things are wrong with a machine, one join reports all of them.
+/// If many things are wrong with a machine, one join reports all of them, also what the cluster does not accept.
 async fn all_at_once(world: &World, text: &str) {
-    const HIDDEN: &str = "/dev/net /etc /proc/sys/net/bridge /sys/fs/cgroup /sys/module";
+    /// Each becomes empty.
+    const HIDDEN: &str = "/dev /etc /proc/sys/net/bridge /sys/fs/cgroup /sys/module";
     let machine = &world.machine;
     let busy = machine.within(|| ["127.0.0.1:10248", "0.0.0.0:10250"].map(|at| TcpListener::bind(at).unwrap()));
     let spoil = "
@@ -150,11 +179,17 @@ mkdir /var/lib/keelway && touch /var/lib/keelway/owner
 cp /bin/sleep /run/kubelet
 /run/kubelet 1000 > /dev/null 2>&1 < /dev/null &
 echo $! > /run/kubelet.pid
-for directory in $1; do mount -t tmpfs tmpfs $directory; done";
+ip addr add 10.96.7.7/24 dev lo
+mount -o remount,noexec /var/lib
+for directory in $1; do mount -t tmpfs tmpfs $directory; done
+mknod /dev/null c 1 3
+echo cpuset cpu io > /sys/fs/cgroup/cgroup.controllers";
     machine.output_of("sh", &["-ec", spoil, "sh", HIDDEN]);
     let output = machine.node(&join(), text).await;
     let help = "
 for directory in $1; do umount $directory; done
+mount -o remount,exec /var/lib
+ip addr del 10.96.7.7/24 dev lo
 kill $(cat /run/kubelet.pid)
 rm -r /var/lib/keelway /run/kubelet /run/kubelet.pid";
     machine.output_of("sh", &["-ec", help, "sh", HIDDEN]);
@@ -164,10 +199,15 @@ rm -r /var/lib/keelway /run/kubelet /run/kubelet.pid";
         "a kubelet is already running",
         "port 10248 is in use",
         "port 10250 is in use",
-        "no cgroups are mounted",
+        "the memory controller of cgroups is off",
+        "programs in /var/lib/keelway-node cannot be executed",
+        "programs in /var/lib/kubelet cannot be executed",
+        "programs in /var/lib/cni-plugins/bin cannot be executed",
+        "/dev/kmsg does not exist",
         "neither /dev/net/tun nor WireGuard",
         "bridged packets bypass the firewall",
         "/etc/resolv.conf does not exist",
+        "(10.96.0.0/16) overlaps this machine's network 10.96.7.7/32",
     ];
     fails_with(&output, 2, &words);
 }
