@@ -26,6 +26,7 @@ mod peers;
 mod places;
 mod ports;
 mod refusals;
+mod stalled;
 mod tenant;
 mod tunnels;
 mod unguarded;

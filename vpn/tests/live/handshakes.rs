@@ -123,6 +123,29 @@ fn a_peer_that_moves_is_followed_and_so_are_we() {
     });
 }
 
+/// Nothing arrives from the first address or there.
+const OLD_UPLINK: &str = "table ip old {
+    chain i { type filter hook prerouting priority 0; ip saddr 10.231.0.1 drop; }
+    chain o { type filter hook output priority 0; ip daddr 10.231.0.1 drop; }
+}";
+
+/// The old address stays on its interface.
+#[test]
+fn the_source_address_follows_the_uplink() {
+    on_host("handshakes::the_source_address_follows_the_uplink", || {
+        let [a, b] = chain(1500);
+        let (_mine, other) = (ours(&a, &left("")), theirs(&b, &right("")));
+        reach(&a, &b, v4(2));
+        assert!(dump(&other.interface, 1).0.starts_with("10.231.0.1:"));
+        a.ip(&["addr", "add", "10.231.0.77/24", "dev", "right"]);
+        a.ip(&["route", "replace", "10.231.0.0/24", "dev", "right", "src", "10.231.0.77"]);
+        b.within(|| run("nft", &[OLD_UPLINK]));
+        // Nothing arrives for 15 s before a handshake begins, and the first one may still leave from the old address.
+        wait_until("the other end responds", SECOND * 60, || probe(&a, &b, v4(2), SECOND).is_some());
+        assert!(dump(&other.interface, 1).0.starts_with("10.231.0.77:"));
+    });
+}
+
 #[test]
 fn a_restarted_end_is_back_at_the_others_next_packet() {
     on_host("handshakes::a_restarted_end_is_back_at_the_others_next_packet", || {
