@@ -109,6 +109,8 @@ pub enum ReleaseReason {
     Foreign,
     /// The object contains objects of others, and existed before the agent applied it.
     Adopted,
+    /// Another orchestrator submitted the object, and removes it.
+    Delegated,
 }
 
 /// What the agent does after the API server refused to apply a manifest because of conflicts.

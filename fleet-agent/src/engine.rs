@@ -10,6 +10,7 @@ use std::{
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use jiff::Timestamp;
 use keelway_base::error_chain::chain_text;
+use keelway_fleet::names::{REASON_NOT_SUBMITTED, REASON_TRACKED};
 use kube::api::DynamicObject;
 use serde_json::Value;
 use tokio::{select, sync::mpsc::Receiver, time::sleep_until};
@@ -23,6 +24,7 @@ use crate::{
     reconcile::{WorkOutcome, reconcile},
     record_store::{RecordStore, RecordStoreError, StoredWork},
     reports::{AppliedReport, ObjectReport, PendingReports},
+    tracking::{is_tracked, not_submitted, track, waits},
     work_queue::WorkQueue,
     workload_api::{WorkloadApi, facts},
     works::{FleetEvent, ReceivedWork},
@@ -79,6 +81,7 @@ impl KnownWork {
     fn state(&self) -> WorkState {
         match &self.applied {
             Some(report) if report.is_applied => WorkState::Applied,
+            Some(report) if waits(report) => WorkState::Pending,
             Some(_) => WorkState::Failed,
             None if self.mark.is_some() => WorkState::Applied,
             None => WorkState::Pending,
@@ -99,19 +102,24 @@ pub(crate) struct WorkEngine {
     queue: WorkQueue,
     running: FuturesUnordered<RunningWork>,
     metrics: AgentMetrics,
+    /// Whether the agent applies objects. Otherwise another orchestrator submits them.
+    orchestrates: bool,
 }
 
 impl WorkEngine {
-    /// Starts with what was applied last.
+    /// Starts with what was applied last. An agent that applies nothing starts with nothing.
     pub(crate) fn load(
         api: Arc<WorkloadApi>,
         store: RecordStore,
-        reports: Arc<PendingReports>,
+        (reports, metrics): (Arc<PendingReports>, AgentMetrics),
         watches: KindWatches,
-        metrics: AgentMetrics,
+        orchestrates: bool,
     ) -> Result<Self, RecordStoreError> {
         let (mut works, mut objects) = (BTreeMap::new(), BTreeMap::new());
         store.load(|order, record| {
+            if !orchestrates {
+                return;
+            }
             objects.insert(order.object.clone(), order.work.clone());
             let mark = Some(AppliedMark::new(&record.object_uid, &record.owned));
             let known = KnownWork { mark, counted: Some(WorkState::Applied), ..KnownWork::new(order) };
@@ -119,7 +127,7 @@ impl WorkEngine {
             works.insert(known.order.work.clone(), known);
         })?;
         let (queue, running) = (WorkQueue::default(), FuturesUnordered::new());
-        let mut engine = Self { api, store, reports, watches, works, objects, queue, running, metrics };
+        let mut engine = Self { api, store, reports, watches, works, objects, queue, running, metrics, orchestrates };
         for known in engine.works.values() {
             engine.watches.start(&known.order.object);
         }
@@ -177,6 +185,7 @@ impl WorkEngine {
     fn receive(&mut self, received: ReceivedWork) {
         let ReceivedWork { order, manifest, applied, object_digest } = received;
         let (work, rank) = (order.work.clone(), order.object.rank());
+        let manifest = self.orchestrates.then_some(manifest);
         if let Some(known) = self.works.get_mut(&work) {
             let is_same = (&known.order.uid, known.order.generation, known.order.is_deletion)
                 == (&order.uid, order.generation, order.is_deletion);
@@ -193,10 +202,9 @@ impl WorkEngine {
                 known.mark = None;
             }
             known.order = order;
-            known.manifest = Some(manifest);
+            known.manifest = manifest;
         } else {
             self.objects.insert(order.object.clone(), work.clone());
-            let manifest = Some(manifest);
             let known = KnownWork { manifest, applied, object_digest, is_received: true, ..KnownWork::new(order) };
             self.works.insert(work.clone(), known);
         }
@@ -247,7 +255,8 @@ impl WorkEngine {
                 }
             }
             KindEvent::Listed(kind, listed) => {
-                for known in self.works.values().filter(|known| known.mark.is_some()) {
+                let is_there = |known: &&KnownWork| known.mark.is_some() || is_tracked(known.applied.as_ref());
+                for known in self.works.values().filter(is_there) {
                     let object = &known.order.object;
                     if kind_of(object) == kind && !listed.contains(object) {
                         self.queue.add(&known.order.work, object.rank());
@@ -259,6 +268,10 @@ impl WorkEngine {
 
     fn see(&mut self, object: &AppliedName, live: &DynamicObject) {
         let Some(known) = self.objects.get(object).and_then(|work| self.works.get_mut(work)) else { return };
+        if !self.orchestrates && !is_tracked(known.applied.as_ref()) {
+            // It was submitted, or got its label.
+            self.queue.add(&known.order.work, object.rank());
+        }
         let facts = facts(live);
         let seen = AppliedMark::new(&facts.uid, &facts.owned);
         known.seen = Some(seen);
@@ -283,6 +296,14 @@ impl WorkEngine {
     fn start(&mut self, work: &str) {
         let Some(known) = self.works.get(work) else { return self.queue.finish(work, false, Instant::now()) };
         let (order, api) = (known.order.clone(), Arc::clone(&self.api));
+        if !self.orchestrates {
+            self.watches.start(&order.object);
+            self.running.push(Box::pin(async move {
+                let outcome = track(&api, &order).await;
+                (order, Value::Null, outcome)
+            }));
+            return;
+        }
         let stored = self.store.get(work);
         let (stored, record) = stored.map_or((None, None), |stored| (Some(stored.manifest), Some(stored.record)));
         let manifest = known.manifest.clone().or(stored);
@@ -310,6 +331,16 @@ impl WorkEngine {
                 self.applied(order, manifest, record)
             }
             WorkOutcome::Unchanged => false,
+            WorkOutcome::Tracked(live) => {
+                let message = "another orchestrator submitted the object, and the agent reports it".to_owned();
+                self.report(order, true, REASON_TRACKED, message, vec![]);
+                self.see(&order.object, &live);
+                false
+            }
+            WorkOutcome::NotSubmitted { is_there } => {
+                self.report(order, false, REASON_NOT_SUBMITTED, not_submitted(is_there), vec![]);
+                false
+            }
             WorkOutcome::Deleting => true,
             WorkOutcome::Released(reason) => {
                 if reason != ReleaseReason::Absent {

@@ -23,6 +23,7 @@ use tokio::{
 use tower::timeout::TimeoutLayer;
 
 use crate::{
+    AgentDuties,
     authorities::{SessionTrust, TrustChange, certificates},
     heartbeat::AgentHeartbeat,
     identity::{FleetIdentity, IdentityError, IdentityStore},
@@ -99,6 +100,7 @@ pub(crate) struct FleetConnection {
     pub(crate) reports: Arc<PendingReports>,
     pub(crate) inventory: watch::Receiver<Option<ClusterInventory>>,
     pub(crate) metrics: AgentMetrics,
+    pub(crate) duties: AgentDuties,
     /// Whether the fleet refuses the agent.
     pub(crate) is_refused: Arc<AtomicBool>,
 }
@@ -163,7 +165,7 @@ impl FleetConnection {
         select! {
             error = heartbeat.run(&self.metrics) => Err(FleetError::Heartbeat(Box::new(error))),
             error = self.reports.send(&client, &namespace) => Err(FleetError::Report(Box::new(error))),
-            error = inventory::send(&client, &self.token.cluster, self.inventory.clone(), self.reports.observed()) => Err(FleetError::Report(Box::new(error))),
+            error = inventory::send(&client, (&self.token.cluster, self.duties), self.inventory.clone(), self.reports.observed()) => Err(FleetError::Report(Box::new(error))),
             () = works::watch(&client, &namespace, &self.own_namespace, &self.works) => Err(FleetError::Ended),
             renewed = self.renew(&client, identity.renew_at) => Ok(renewed.map(|()| RENEWED)?),
             what = self.follow((endpoint, &client), &identity, &trust) => Ok(what),

@@ -23,6 +23,7 @@ use tokio::{
 };
 
 use crate::{
+    AgentDuties,
     node_cache::{CachedNode, CachedPod, NodeCache, PodKey, pod_key},
     report_pace::{NextReport, SentReport, next_report},
     workload_api::WorkloadApi,
@@ -207,7 +208,7 @@ impl ObservedNodes {
 /// Sends the inventory, and each change of it, until that fails. `statuses` is when the status of an object was sent last.
 pub(crate) async fn send(
     client: &Client,
-    cluster: &str,
+    cluster: (&str, AgentDuties),
     mut inventory: watch::Receiver<Option<ClusterInventory>>,
     mut statuses: watch::Receiver<Option<Timestamp>>,
 ) -> Error {
@@ -256,7 +257,7 @@ async fn any_change<A, B>(a: &mut watch::Receiver<A>, b: &mut watch::Receiver<B>
 
 async fn send_once(
     api: &Api<WorkloadCluster>,
-    cluster: &str,
+    (cluster, duties): (&str, AgentDuties),
     inventory: &ClusterInventory,
     counts_until: Timestamp,
 ) -> Result<(), Error> {
@@ -268,6 +269,8 @@ async fn send_once(
         "status": {
             "kubernetesVersion": inventory.version,
             "agentVersion": env!("CARGO_PKG_VERSION"),
+            "orchestrationEnabled": duties.orchestrates,
+            "reschedulingEnabled": duties.reschedules,
             "allocatable": inventory.allocatable,
             "capacity": capacity,
         },

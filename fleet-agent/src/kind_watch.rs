@@ -1,4 +1,5 @@
-//! Watches of what the agent applied: one for each kind in use, of the objects with the agent's label. Nothing is cached.
+//! Watches of what the agent applied: one for each kind in use, of the objects with the agent's label. If another orchestrator submits objects, those
+//! with its label. Nothing is cached.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,7 +9,7 @@ use std::{
 };
 
 use futures::StreamExt;
-use keelway_fleet::names::AGENT_FIELD_MANAGER;
+use keelway_fleet::names::{AGENT_FIELD_MANAGER, SCHEDULE_LABEL, SCHEDULE_TRUE};
 use kube::{
     Api,
     api::DynamicObject,
@@ -59,19 +60,24 @@ pub(crate) enum KindEvent {
 pub(crate) struct KindWatches {
     api: Arc<WorkloadApi>,
     events: Sender<KindEvent>,
+    /// The labels of the objects that matter.
+    selector: String,
     running: BTreeMap<AppliedName, JoinHandle<()>>,
 }
 
 impl KindWatches {
-    pub(crate) fn new(api: Arc<WorkloadApi>, events: Sender<KindEvent>) -> Self {
-        Self { api, events, running: BTreeMap::new() }
+    /// Watches nothing yet. `orchestrates`: the agent applies the objects.
+    pub(crate) fn new(api: Arc<WorkloadApi>, events: Sender<KindEvent>, orchestrates: bool) -> Self {
+        let (label, value) =
+            if orchestrates { (MANAGED_LABEL, AGENT_FIELD_MANAGER) } else { (SCHEDULE_LABEL, SCHEDULE_TRUE) };
+        Self { api, events, selector: format!("{label}={value}"), running: BTreeMap::new() }
     }
 
     /// Watches the kind of an object from now on.
     pub(crate) fn start(&mut self, object: &AppliedName) {
         let kind = kind_of(object);
-        let (api, events) = (Arc::clone(&self.api), self.events.clone());
-        self.running.entry(kind.clone()).or_insert_with(|| tokio::spawn(run(api, kind, events)));
+        let (api, events, selector) = (Arc::clone(&self.api), self.events.clone(), self.selector.clone());
+        self.running.entry(kind.clone()).or_insert_with(|| tokio::spawn(run(api, kind, events, selector)));
     }
 
     /// Ends the watch of a kind that is no longer in use.
@@ -93,7 +99,7 @@ pub(crate) fn kind_of(object: &AppliedName) -> AppliedName {
     AppliedName { namespace: None, name: String::new(), ..object.clone() }
 }
 
-async fn run(api: Arc<WorkloadApi>, kind: AppliedName, events: Sender<KindEvent>) {
+async fn run(api: Arc<WorkloadApi>, kind: AppliedName, events: Sender<KindEvent>, selector: String) {
     let served = loop {
         match api.kind(&kind).await {
             Ok(served) => break served,
@@ -104,7 +110,7 @@ async fn run(api: Arc<WorkloadApi>, kind: AppliedName, events: Sender<KindEvent>
         }
     };
     let objects: Api<DynamicObject> = Api::all_with(api.client().clone(), &served.resource);
-    let config = watcher::Config::default().labels(&format!("{MANAGED_LABEL}={AGENT_FIELD_MANAGER}")).page_size(PAGE);
+    let config = watcher::Config::default().labels(&selector).page_size(PAGE);
     let mut changes = pin!(watcher(objects, config).backoff(SteadyPause));
     let mut listed = BTreeSet::new();
     while let Some(change) = changes.next().await {

@@ -22,6 +22,7 @@ mod refusal;
 pub mod report_pace;
 mod reports;
 mod run;
+mod tracking;
 pub mod work_queue;
 mod workload_api;
 mod works;
@@ -32,4 +33,5 @@ pub use self::{
     identity::IdentityError,
     metrics::{AgentMetrics, WorkState},
     run::{AgentOptions, AgentRunError, run},
+    tracking::AgentDuties,
 };

@@ -2,9 +2,9 @@
 
 use std::{error::Error, io, path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{ArgAction, Parser, Subcommand};
 use keelway_base::{error_chain::ErrorChain, signals::TerminationSignals};
-use keelway_fleet_agent::{AgentOptions, HealthAddresses, run};
+use keelway_fleet_agent::{AgentDuties, AgentOptions, HealthAddresses, run};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
@@ -35,12 +35,28 @@ enum FleetAgentCommand {
         /// Address of health and metrics, which require no authentication. `:PORT` means all addresses.
         #[arg(long, value_name = "ADDRESS:PORT")]
         health: Option<HealthAddresses>,
+        /// Apply the objects that the fleet places here. With false, another orchestrator submits them, and the agent only reports those with the
+        /// label fleet.keelway.dev/schedule: "true".
+        #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
+        orchestration_enabled: bool,
+        /// Let the fleet look for another cluster by itself for what runs here. With false, failover moves nothing away.
+        #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
+        rescheduling_enabled: bool,
     },
 }
 
 fn main() -> ExitCode {
-    let FleetAgentCommand::Run { token, namespace, state, kubeconfig, health } = FleetAgentArguments::parse().program;
-    let options = AgentOptions { token, namespace, state, kubeconfig, health: health.unwrap_or_default() };
+    let FleetAgentCommand::Run {
+        token,
+        namespace,
+        state,
+        kubeconfig,
+        health,
+        orchestration_enabled: orchestrates,
+        rescheduling_enabled: reschedules,
+    } = FleetAgentArguments::parse().program;
+    let duties = AgentDuties { orchestrates, reschedules };
+    let options = AgentOptions { token, namespace, state, kubeconfig, health: health.unwrap_or_default(), duties };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().json().with_env_filter(filter).with_writer(io::stderr).init();
     match start(&options) {

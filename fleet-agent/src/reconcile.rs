@@ -1,5 +1,6 @@
 //! One Work, once: observe, decide, apply.
 
+use kube::api::DynamicObject;
 use serde_json::Value;
 
 use crate::{
@@ -29,6 +30,13 @@ pub(crate) enum WorkOutcome {
     Missing,
     /// The cluster has what was applied.
     Unchanged,
+    /// Another orchestrator submitted the object, which is as it is here.
+    Tracked(Box<DynamicObject>),
+    /// Another orchestrator has not submitted the object.
+    NotSubmitted {
+        /// Whether an object has its name, and lacks the label.
+        is_there: bool,
+    },
     /// The object is being deleted.
     Deleting,
     /// The Work may end.
@@ -46,6 +54,8 @@ impl WorkOutcome {
             Self::Drifted(_) => "Drifted",
             Self::Missing => "Missing",
             Self::Unchanged => "Unchanged",
+            Self::Tracked(_) => "Tracked",
+            Self::NotSubmitted { .. } => "NotSubmitted",
             Self::Deleting => "Deleting",
             Self::Released(_) => "Released",
             Self::Failed(_) => "Failed",

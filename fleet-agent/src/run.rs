@@ -16,7 +16,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    HealthError,
+    AgentDuties, HealthError,
     engine::WorkEngine,
     fleet::FleetConnection,
     health::{self, AgentHealth, HealthAddresses},
@@ -83,6 +83,8 @@ pub struct AgentOptions {
     pub kubeconfig: Option<PathBuf>,
     /// The addresses of health and metrics.
     pub health: HealthAddresses,
+    /// What the agent leaves to others.
+    pub duties: AgentDuties,
 }
 
 /// Runs the agent until `stop`.
@@ -100,8 +102,10 @@ pub async fn run(options: &AgentOptions, stop: CancellationToken) -> Result<(), 
     let reports = Arc::new(PendingReports::new(metrics.pending_reports().clone()));
     let health = Arc::new(AgentHealth::default());
     let store = RecordStore::open(&options.state)?;
-    let watches = KindWatches::new(Arc::clone(&api), kinds);
-    let engine = WorkEngine::load(Arc::clone(&api), store, Arc::clone(&reports), watches, metrics.clone())?;
+    let duties = options.duties;
+    let watches = KindWatches::new(Arc::clone(&api), kinds, duties.orchestrates);
+    let reported = (Arc::clone(&reports), metrics.clone());
+    let engine = WorkEngine::load(Arc::clone(&api), store, reported, watches, duties.orchestrates)?;
     let fleet = FleetConnection {
         identities: IdentityStore::new(api.client().clone(), &options.namespace, (&token, &text)),
         proxies: HttpProxies::parse(&settings)?,
@@ -113,6 +117,7 @@ pub async fn run(options: &AgentOptions, stop: CancellationToken) -> Result<(), 
         reports,
         inventory: inventory.clone(),
         metrics,
+        duties,
         is_refused: Arc::clone(&health.is_refused),
     };
     select! {

@@ -125,10 +125,16 @@ impl WorkloadApi {
         })
     }
 
-    /// Reads an object. An object of a kind that is not served does not exist.
+    /// Reads what decides about an object. An object of a kind that is not served does not exist.
     pub(crate) async fn read(&self, object: &AppliedName) -> Result<LiveObject, WorkloadError> {
+        let found = self.find(object).await?;
+        Ok(found.map_or(LiveObject::Absent, |live| LiveObject::Present(facts(&live))))
+    }
+
+    /// Reads an object, if it exists.
+    pub(crate) async fn find(&self, object: &AppliedName) -> Result<Option<DynamicObject>, WorkloadError> {
         let api = match self.api(object).await {
-            Err(WorkloadError::NotServed(_)) => return Ok(LiveObject::Absent),
+            Err(WorkloadError::NotServed(_)) => return Ok(None),
             api => api?,
         };
         let found = match api.get_opt(&object.name).await {
@@ -139,8 +145,7 @@ impl WorkloadApi {
             }
             found => found,
         };
-        let found = found.map_err(failed("read", object))?;
-        Ok(found.map_or(LiveObject::Absent, |live| LiveObject::Present(facts(&live))))
+        found.map_err(failed("read", object))
     }
 
     /// Applies a manifest once.

@@ -62,6 +62,34 @@ fn one_failed_cluster_makes_a_placement_failed() {
 }
 
 #[test]
+fn an_object_that_nobody_has_submitted_is_no_failure() {
+    let condition = |status: &str, reason: &str| json!([{ "type": "Applied", "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+    let placement = |status: &str, reason: &str| {
+        let conditions = condition(status, reason);
+        let placement: WorkloadPlacement = serde_json::from_value(json!({
+            "apiVersion": "fleet.keelway.dev/v1alpha1",
+            "kind": "Placement",
+            "metadata": { "name": "job.batch.a", "generation": 1 },
+            "spec": {
+                "object": { "group": "batch", "version": "v1", "kind": "Job", "name": "a" },
+                "clusters": [{ "name": "east", "delegated": true }],
+            },
+            "status": { "observedGeneration": 1, "clusters": [{ "name": "east", "conditions": conditions }], "conditions": conditions },
+        }))
+        .unwrap();
+        CensusState::of_placement(&placement)
+    };
+    let reported =
+        |status: &str, reason: &str| work(&json!({ "observedGeneration": 2, "conditions": condition(status, reason) }));
+    assert_eq!(placement("False", "NotSubmitted"), CensusState::Delegated);
+    assert_eq!(placement("True", "Tracked"), CensusState::Applied);
+    assert_eq!(placement("False", "Forbidden"), CensusState::Failed);
+    assert_eq!(reported("False", "NotSubmitted"), CensusState::Pending);
+    assert_eq!(reported("True", "Tracked"), CensusState::Applied);
+    assert_eq!(reported("False", "Forbidden"), CensusState::Failed);
+}
+
+#[test]
 fn a_removed_cluster_leaves_the_metrics() {
     let mut registry = Registry::default();
     let metrics = FleetMetrics::new(&mut registry);

@@ -1,6 +1,6 @@
 //! `keelway fleet agent-manifests`.
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use keelway_api::{
     name::{is_label, is_subdomain},
     release,
@@ -11,6 +11,7 @@ use super::{fleet_api::read_or_stdin, print};
 use crate::exit::{Code, CommandFailure};
 
 #[derive(Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct AgentManifestsArguments {
     /// The file of the token, or - for stdin
     #[arg(value_name = "FILE", default_value = "-")]
@@ -27,6 +28,12 @@ pub(crate) struct AgentManifestsArguments {
     /// Let the fleet place these custom resources
     #[arg(long = "resource", value_name = "PLURAL.GROUP", value_parser = custom_resource)]
     pub(crate) resources: Vec<String>,
+    /// Let the agent apply what the fleet places; with false, another orchestrator submits it, and the agent only reads
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
+    pub(crate) orchestration_enabled: bool,
+    /// Let the fleet move objects away from this cluster by itself; with false, failover moves nothing away
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
+    pub(crate) rescheduling_enabled: bool,
 }
 
 fn custom_resource(text: &str) -> Result<String, &'static str> {
@@ -41,8 +48,13 @@ pub(super) fn run(arguments: &AgentManifestsArguments) -> Result<Code, CommandFa
     let token = FleetToken::parse(&text).map_err(|error| {
         CommandFailure::usage(error.to_string(), "create a token: keelway fleet token create --cluster-name NAME")
     })?;
-    let rights =
-        AgentRights { rbac: arguments.rbac, webhooks: arguments.webhooks, resources: arguments.resources.clone() };
+    let rights = AgentRights {
+        rbac: arguments.rbac,
+        webhooks: arguments.webhooks,
+        resources: arguments.resources.clone(),
+        delegated: !arguments.orchestration_enabled,
+        pinned: !arguments.rescheduling_enabled,
+    };
     let image = release::fleet_agent_image(arguments.registry.as_deref());
     for manifest in agent_manifests(&token.to_text(), &image, &rights) {
         print("---\n")?;

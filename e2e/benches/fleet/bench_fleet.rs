@@ -14,7 +14,7 @@ use keelway_fleet::{
 use kube::{
     Api, Client, ResourceExt,
     api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
-    core::ApiResource,
+    core::{ApiResource, GroupVersionKind},
 };
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ impl BenchFleet {
             tokio::join!(Plane::start("fleet", signer, None), Plane::start("workload", None, None));
         let (fleet, workload) = (fleet_plane.admin().await, workload_plane.admin().await);
         for document in fleet_controller_role() {
-            apply(&fleet, "rbac.authorization.k8s.io", document).await;
+            apply(&fleet, document).await;
         }
         for client in [&fleet, &workload] {
             create_namespace(client, NAMESPACE).await;
@@ -189,16 +189,10 @@ async fn create_namespace(client: &Client, name: &str) {
     Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
 }
 
-async fn apply(client: &Client, group: &str, document: Value) {
+async fn apply(client: &Client, document: Value) {
     let object: DynamicObject = serde_json::from_value(document).unwrap();
-    let kind = object.types.clone().unwrap().kind;
-    let resource = ApiResource {
-        group: group.to_owned(),
-        version: "v1".to_owned(),
-        api_version: format!("{group}/v1"),
-        plural: format!("{}s", kind.to_lowercase()),
-        kind,
-    };
+    let kind = GroupVersionKind::try_from(object.types.clone().unwrap()).unwrap();
+    let resource = ApiResource::from_gvk(&kind);
     let api: Api<DynamicObject> = match object.namespace() {
         Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
         None => Api::all_with(client.clone(), &resource),

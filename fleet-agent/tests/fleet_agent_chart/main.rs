@@ -32,7 +32,7 @@ const CHART: HelmChart = HelmChart {
     namespace: "keelway-fleet",
 };
 /// Sets of values, each rendered by itself.
-const OPTIONS: [&[&str]; 11] = [
+const OPTIONS: [&[&str]; 12] = [
     &[FROM_FILE],
     &["tokenSecret=mine"],
     &[FROM_FILE, "rights.rbac=true", "rights.webhooks=true", "rights.resources[0]=widgets.example.com"],
@@ -48,6 +48,7 @@ const OPTIONS: [&[&str]; 11] = [
     &[FROM_FILE, "metrics.podMonitor.enabled=true", "metrics.podMonitor.labels.release=prometheus"],
     &[FROM_FILE, "metrics.prometheusRule.enabled=true", "metrics.prometheusRule.labels.release=prometheus"],
     &[FROM_FILE, "metrics.dashboard.enabled=true"],
+    &[FROM_FILE, "orchestrationEnabled=false", "reschedulingEnabled=false"],
 ];
 
 fn rendered(options: &[&str]) -> Rendered {
@@ -67,12 +68,16 @@ fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
 
 #[test]
 fn the_chart_renders_the_plain_manifests() {
-    let all = AgentRights { rbac: true, webhooks: true, resources: vec!["widgets.example.com".to_owned()] };
+    let resources = vec!["widgets.example.com".to_owned()];
+    let all = AgentRights { rbac: true, webhooks: true, resources, ..AgentRights::default() };
+    let delegated = AgentRights { delegated: true, pinned: true, ..all.clone() };
+    let flags = ["orchestrationEnabled=false", "reschedulingEnabled=false"];
     let asked = ["rights.rbac=true", "rights.webhooks=true", "rights.resources[0]=widgets.example.com"];
     let registry = "image.repository=registry.example.com/fleet-agent";
     for (rights, options, own) in [
         (AgentRights::default(), vec![FROM_FILE], None),
         (all, [&[FROM_FILE][..], &asked].concat(), None),
+        (delegated, [&[FROM_FILE][..], &asked, &flags].concat(), None),
         (AgentRights::default(), vec![FROM_FILE, registry], Some("registry.example.com")),
     ] {
         let chart = by_name(serde_saphyr::from_multiple(&CHART.template(&options)).unwrap());
@@ -131,6 +136,7 @@ fn meaningless_values_are_refused() {
         (vec![], "there is no token"),
         (vec![FROM_FILE, "tokenSecret=mine"], "token and tokenSecret"),
         (vec![FROM_FILE, "replicas=2"], "replicas"),
+        (vec![FROM_FILE, "orchestrationEnabled=perhaps"], "orchestrationEnabled"),
         (vec![FROM_FILE, "rights.resources[0]=widgets"], "resources"),
         (vec![FROM_FILE, "proxy.url=proxy:3128"], "proxy"),
         (vec![FROM_FILE, "image.digest=sha256:1"], "digest"),

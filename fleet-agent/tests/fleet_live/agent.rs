@@ -29,10 +29,14 @@ pub(crate) struct Agent {
 /// Applies the rights that ship, and those for one custom resource.
 pub(crate) async fn grant(admin: &Client) {
     let resources = ["widgets.example.com", "gadgets.example.com"].map(str::to_owned).into();
-    let rights = AgentRights { resources, ..AgentRights::default() };
+    grant_rights(admin, &AgentRights { resources, ..AgentRights::default() }).await;
+}
+
+/// Applies these rights.
+pub(crate) async fn grant_rights(admin: &Client, rights: &AgentRights) {
     apply(&Api::<ClusterRole>::all(admin.clone()), json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": "keelway-fleet-agent" },
-        "rules": agent_rules(&rights),
+        "rules": agent_rules(rights),
     })).await;
     apply(&Api::<ClusterRoleBinding>::all(admin.clone()), json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": "keelway-fleet-agent" },
@@ -44,6 +48,11 @@ pub(crate) async fn grant(admin: &Client) {
 impl Agent {
     /// Starts the agent of the cluster `west`. The first endpoint of its token does not respond.
     pub(crate) fn start(fleet: &Plane, workload: &Plane) -> Self {
+        Self::start_with(fleet, workload, &[])
+    }
+
+    /// The same with more flags.
+    pub(crate) fn start_with(fleet: &Plane, workload: &Plane, flags: &[&str]) -> Self {
         let token = FleetToken {
             server: vec!["https://127.0.0.1:1".to_owned(), fleet.url()],
             authorities: fleet.authority().to_owned(),
@@ -51,7 +60,7 @@ impl Agent {
             bootstrap: format!("{}.{}", BOOTSTRAP.0, BOOTSTRAP.1).parse().unwrap(),
         };
         let health = free_port();
-        let arguments = [
+        let own = [
             "run".to_owned(),
             format!("--health=127.0.0.1:{health}"),
             format!("--token={}", write("token", token.to_text().as_bytes())),
@@ -59,6 +68,7 @@ impl Agent {
             format!("--state={}", path("agent-state").display()),
             format!("--kubeconfig={}", workload.kubeconfig(ACCOUNT, &[])),
         ];
+        let arguments: Vec<String> = own.into_iter().chain(flags.iter().map(|&flag| flag.to_owned())).collect();
         Self { child: start("agent", env!("CARGO_BIN_EXE_keelway-fleet-agent"), &arguments), health }
     }
 

@@ -9,6 +9,7 @@
 mod agent;
 mod authorities;
 mod cases;
+mod delegated;
 mod fleet;
 #[path = "../../../cluster-controller/tests/live/host.rs"]
 mod host;
@@ -45,6 +46,15 @@ fn a_fleet_and_its_cluster() {
 fn a_fleet_and_an_older_cluster() {
     host::on_own_host("a_fleet_and_an_older_cluster", || {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(serve_an_older_cluster());
+    });
+}
+
+/// The agent applies nothing.
+#[test]
+fn a_fleet_and_another_orchestrator() {
+    host::on_own_host("a_fleet_and_another_orchestrator", || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(delegated::an_agent_tracks_what_another_orchestrator_submits());
     });
 }
 

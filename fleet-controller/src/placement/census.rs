@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use keelway_fleet::{PLACEMENT_APPLIED, WORK_APPLIED, Work, WorkloadPlacement};
+use keelway_fleet::{PLACEMENT_APPLIED, WORK_APPLIED, Work, WorkloadPlacement, names::REASON_NOT_SUBMITTED};
 
 /// The numbers of Placements and Works by state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,11 +27,13 @@ pub enum CensusState {
     Pending,
     /// No cluster can run the object.
     Unscheduled,
+    /// Another orchestrator has not submitted the object yet in the cluster that was chosen.
+    Delegated,
 }
 
 impl CensusState {
     /// All states of a Placement.
-    pub const PLACEMENT: [Self; 4] = [Self::Applied, Self::Failed, Self::Pending, Self::Unscheduled];
+    pub const PLACEMENT: [Self; 5] = [Self::Applied, Self::Failed, Self::Pending, Self::Unscheduled, Self::Delegated];
     /// All states of a Work.
     pub const WORK: [Self; 3] = [Self::Applied, Self::Failed, Self::Pending];
 
@@ -43,6 +45,7 @@ impl CensusState {
             Self::Failed => "Failed",
             Self::Pending => "Pending",
             Self::Unscheduled => "Unscheduled",
+            Self::Delegated => "Delegated",
         }
     }
 
@@ -52,15 +55,15 @@ impl CensusState {
         if placement.spec.clusters.is_empty() {
             return Self::Unscheduled;
         }
-        let Some(status) = &placement.status else { return Self::Pending };
-        let has_failed = |conditions: &[Condition]| applied(conditions, WORK_APPLIED).is_some_and(|is| !is);
+        let waiting = if placement.spec.is_delegated() { Self::Delegated } else { Self::Pending };
+        let Some(status) = &placement.status else { return waiting };
         if status.clusters.iter().any(|cluster| has_failed(&cluster.conditions)) {
             return Self::Failed;
         }
         let is_current = status.observed_generation == placement.metadata.generation;
         match applied(&status.conditions, PLACEMENT_APPLIED) {
             Some(true) if is_current => Self::Applied,
-            Some(_) | None => Self::Pending,
+            Some(_) | None => waiting,
         }
     }
 
@@ -70,11 +73,17 @@ impl CensusState {
         let Some(status) = &work.status else { return Self::Pending };
         let is_current = status.observed_generation == work.metadata.generation;
         match applied(&status.conditions, WORK_APPLIED) {
-            Some(false) => Self::Failed,
+            Some(false) if has_failed(&status.conditions) => Self::Failed,
             Some(true) if is_current => Self::Applied,
-            Some(true) | None => Self::Pending,
+            Some(_) | None => Self::Pending,
         }
     }
+}
+
+/// Whether a cluster cannot apply an object. That another orchestrator has not submitted it yet is no failure.
+fn has_failed(conditions: &[Condition]) -> bool {
+    let mut of_work = conditions.iter().filter(|condition| condition.type_ == WORK_APPLIED);
+    of_work.any(|condition| condition.status == "False" && condition.reason != REASON_NOT_SUBMITTED)
 }
 
 fn applied(conditions: &[Condition], kind: &str) -> Option<bool> {

@@ -1,9 +1,9 @@
 //! Writes what was planned for one object.
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use keelway_component::requests::{call, ignore_conflict};
+use keelway_component::requests::{call, has_code, ignore_conflict};
 use keelway_fleet::{
-    DesiredWork, PlacementLink, PlacementSpec, Work, WorkOrder, WorkloadPlacement, WorkloadRef,
+    DesiredWork, PlacementLink, PlacementSpec, TargetLabel, Work, WorkOrder, WorkloadPlacement, WorkloadRef,
     names::{
         CLUSTER_LABEL, FLEET_NAMESPACE, MATCHED_POLICY_LABEL, TARGET_CLUSTER_LABEL, WORK_FINALIZER, works_namespace,
     },
@@ -15,10 +15,16 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{events::EventQueue, model::WrittenObjects, plan::ObjectPlan};
+use super::{
+    events::EventQueue,
+    model::WrittenObjects,
+    plan::{ObjectPlan, PlannedEvent},
+};
 use crate::context::{FleetContext, FleetControllerError, applied, apply};
 
 const API_VERSION: &str = "fleet.keelway.dev/v1alpha1";
+/// The reason of the Warning that the controller may not write the label of an object.
+const EVENT_NO_LABEL: &str = "CannotLabel";
 
 /// Writes a plan. Returns what was written, also if a later write failed.
 pub(super) async fn execute(
@@ -30,7 +36,7 @@ pub(super) async fn execute(
     let mut written = WrittenObjects::default();
     let outcome = write(link, plan, &mut written, context).await;
     if let (Ok(()), Some(object)) = (&outcome, &plan.object) {
-        for event in &plan.events {
+        for event in plan.events.iter().chain(&written.refused_label) {
             events.send(reference(object), event.clone());
         }
     }
@@ -52,6 +58,10 @@ async fn write(
     for order in &plan.orders {
         context.metrics.count_write();
         written.works.extend(carry_out(order, context).await?);
+    }
+    if let (Some(target), Some(object), Some(resource)) = (&plan.target, &plan.object, &plan.resource) {
+        context.metrics.count_write();
+        written.refused_label = label(object, resource, target, context).await?;
     }
     if let Some(status) = &plan.placement_status {
         context.metrics.count_write();
@@ -133,6 +143,46 @@ async fn write_work(desired: &DesiredWork, context: &FleetContext) -> Result<Opt
     Ok(Some(call("write a Work", api.patch(&desired.name, &applied(), &Patch::Apply(&body))).await?))
 }
 
+/// Writes the label of an object that names the cluster in which another orchestrator submits it. Returns an Event if the controller has no right to.
+async fn label(
+    object: &WorkloadRef,
+    resource: &ApiResource,
+    target: &TargetLabel,
+    context: &FleetContext,
+) -> Result<Option<PlannedEvent>, FleetControllerError> {
+    let labels = match target {
+        TargetLabel::Set(cluster) => json!({ TARGET_CLUSTER_LABEL: cluster }),
+        TargetLabel::Remove => json!({}),
+    };
+    let body = json!({
+        "apiVersion": resource.api_version,
+        "kind": object.kind,
+        "metadata": { "name": object.name, "uid": object.uid, "labels": labels },
+    });
+    let (parameters, patch) = (applied(), Patch::Apply(&body));
+    match api_of(object, resource, context).patch(&object.name, &parameters, &patch).await {
+        Err(error) if has_code(&error, 403) => {
+            let note = format!(
+                "The fleet-controller may not write the label {TARGET_CLUSTER_LABEL}: {error}. Grant the user keelway:fleet-controller the verb patch \
+                 on {}.{}, or read the label of the Placement instead.",
+                resource.plural, resource.group
+            );
+            Ok(Some(PlannedEvent { is_warning: true, reason: EVENT_NO_LABEL, note }))
+        }
+        outcome => {
+            ignore_conflict("write the label of an object", std::future::ready(outcome)).await?;
+            Ok(None)
+        }
+    }
+}
+
+fn api_of(object: &WorkloadRef, resource: &ApiResource, context: &FleetContext) -> Api<DynamicObject> {
+    match &object.namespace {
+        Some(namespace) => Api::namespaced_with(context.client.clone(), namespace, resource),
+        None => Api::all_with(context.client.clone(), resource),
+    }
+}
+
 /// Writes the merged status of an object. A kind without such a subresource has none.
 async fn write_status(
     object: &WorkloadRef,
@@ -140,10 +190,7 @@ async fn write_status(
     status: &Value,
     context: &FleetContext,
 ) -> Result<(), FleetControllerError> {
-    let api: Api<DynamicObject> = match &object.namespace {
-        Some(namespace) => Api::namespaced_with(context.client.clone(), namespace, resource),
-        None => Api::all_with(context.client.clone(), resource),
-    };
+    let api = api_of(object, resource, context);
     let reference = reference(object);
     let body = json!({
         "apiVersion": reference.api_version,

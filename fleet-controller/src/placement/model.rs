@@ -23,6 +23,7 @@ use self::{capacity::ReservedCapacity, moves::FleetMoves, usage::ClusterUsage};
 use super::{
     census::{CensusState, FleetCensus},
     listed::{ListedChange, ListedObjects},
+    plan::PlannedEvent,
     queue::{PlanCause, PlanQueue},
 };
 
@@ -44,6 +45,8 @@ pub(super) type WorkKey = (String, String);
 pub(super) struct WrittenObjects {
     pub(super) placement: Option<WorkloadPlacement>,
     pub(super) works: Vec<Work>,
+    /// The Event that the controller may not write the label of the object.
+    pub(super) refused_label: Option<PlannedEvent>,
 }
 
 /// What is remembered of a Work, so that it is known once the Work is gone.

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, mem};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use keelway_fleet::{
     ClusterReport, DecisionRequest, ExistingWork, FleetObject, LeaveCause, ObjectState, PlacementDecision,
-    PlacementLink, PlacementOutcome, PlacementSpec, PlacementStatus, WORK_APPLIED, Work, WorkOrder, WorkPlan,
-    WorkloadPlacement, WorkloadRef, decide, is_placeable,
-    names::{EVENT_LOST, EVENT_MATCHED, EVENT_MOVING, REASON_CANNOT_MOVE, cluster_of_namespace},
+    PlacementLink, PlacementOutcome, PlacementSpec, PlacementStatus, TargetLabel, WORK_APPLIED, Work, WorkOrder,
+    WorkPlan, WorkloadPlacement, WorkloadRef, decide, is_placeable,
+    names::{EVENT_LOST, EVENT_MATCHED, EVENT_MOVING, REASON_CANNOT_MOVE, REASON_NOT_SUBMITTED, cluster_of_namespace},
     object_status, placement_status, plan_works,
 };
 use kube::{core::ApiResource, runtime::events::EventType};
@@ -29,6 +29,8 @@ pub(super) struct ObjectPlan {
     pub(super) resource: Option<ApiResource>,
     pub(super) save: Option<PlacementSpec>,
     pub(super) orders: Vec<WorkOrder>,
+    /// The object names the cluster in which another orchestrator submits it.
+    pub(super) target: Option<TargetLabel>,
     pub(super) object_status: Option<Value>,
     pub(super) placement_status: Option<PlacementStatus>,
     /// The clusters that the object leaves once fewer others do, and why.
@@ -71,7 +73,14 @@ pub(super) fn plan(link: &PlacementLink, model: &FleetModel) -> ObjectPlan {
     let kinds = &model.state().pod_kinds;
     let existing: Vec<ExistingWork> = model.works(link).filter_map(|work| ExistingWork::read(work, kinds)).collect();
     let current = plan.save.as_ref().or(saved.map(|saved| &saved.spec));
+    let target = match (&state, current) {
+        (ObjectState::Present(object), Some(placement)) if !object.is_deleting => {
+            TargetLabel::needed(object, placement, kinds)
+        }
+        (_, _) => None,
+    };
     let mut works = plan_works(&state, is_autoscaled, current, link, &existing);
+    plan.target = target;
     plan.orders = mem::take(&mut works.orders);
     plan.orders.retain(|order| match order {
         WorkOrder::Create(work) | WorkOrder::Update(work) => model.is_member(&work.cluster),
@@ -173,7 +182,7 @@ fn failures(before: Option<&PlacementStatus>, after: &PlacementStatus) -> Vec<Pl
     let failure = |status: &PlacementStatus, name: &str| {
         let cluster = status.clusters.iter().find(|cluster| cluster.name == name)?;
         let applied = cluster.conditions.iter().find(|condition| condition.type_ == WORK_APPLIED)?;
-        (applied.status == "False").then(|| applied.message.clone())
+        (applied.status == "False" && applied.reason != REASON_NOT_SUBMITTED).then(|| applied.message.clone())
     };
     let new = after.clusters.iter().filter_map(|cluster| {
         let message = failure(after, &cluster.name)?;

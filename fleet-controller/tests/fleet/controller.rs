@@ -4,10 +4,9 @@ use std::process::Child;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use keelway_fleet::names::CONTROLLER_USER;
+use keelway_kube_object::KubeObject;
 use kube::{
     Api, Client,
-    api::{DynamicObject, Patch, PatchParams},
-    core::ApiResource,
     runtime::wait::{await_condition, conditions},
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -76,21 +75,7 @@ pub(crate) async fn apply_role(admin: &Client) {
     let documents: Vec<Value> = keelway_fleet::fleet_controller_role();
     assert!(!documents.is_empty());
     for document in documents {
-        let object: DynamicObject = serde_json::from_value(document).unwrap();
-        let kind = object.types.clone().unwrap().kind;
-        let resource = ApiResource {
-            group: "rbac.authorization.k8s.io".to_owned(),
-            version: "v1".to_owned(),
-            api_version: "rbac.authorization.k8s.io/v1".to_owned(),
-            plural: format!("{}s", kind.to_lowercase()),
-            kind,
-        };
-        let api: Api<DynamicObject> = match &object.metadata.namespace {
-            Some(namespace) => Api::namespaced_with(admin.clone(), namespace, &resource),
-            None => Api::all_with(admin.clone(), &resource),
-        };
-        let name = object.metadata.name.clone().unwrap();
-        api.patch(&name, &PatchParams::apply("test").force(), &Patch::Apply(&object)).await.unwrap();
+        KubeObject::read(&document).unwrap().apply(admin, "test").await.unwrap();
     }
 }
 

@@ -10,6 +10,7 @@
 mod agents;
 mod capacity;
 mod controller;
+mod delegation;
 mod placed;
 mod registration;
 mod removal;
@@ -48,6 +49,7 @@ async fn serve() {
     let admin = plane.admin().await;
     apply_role(&admin).await;
     rights::the_controller_writes_only_its_own(&plane).await;
+    rights::the_controller_changes_one_label(&plane, &admin).await;
     // The replica has the rights that ship and no others.
     let first = FleetController::start(&plane, "first");
     controller::kinds_are_served(&admin).await;
@@ -78,11 +80,13 @@ async fn serve() {
     placed::a_restart_writes_nothing(&admin, settled, &west).await;
     removal::a_removed_cluster_has_no_rights(&plane, &admin, &west, &east).await;
     removal::the_last_work_ends_a_removal(&admin, &east).await;
+    delegation::another_orchestrator_submits(&plane, &admin).await;
     for name in ["first", "second"] {
         let log = plane::log(name);
         let refused: Vec<_> = log.lines().filter(|line| line.contains("orbidden")).collect();
         assert!(refused.is_empty(), "the role that ships lacks a right: {refused:#?}");
     }
     second.stop();
+    rights::without_the_policy(&plane, &admin).await;
     rights::without_guards(&plane, &east, &admin).await;
 }

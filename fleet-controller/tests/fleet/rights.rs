@@ -3,13 +3,15 @@
 use futures::{StreamExt, stream};
 use http::Request;
 use k8s_openapi::api::{
+    admissionregistration::v1::ValidatingAdmissionPolicyBinding,
+    apps::v1::Deployment,
     core::v1::Namespace,
     rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use keelway_fleet::names::{AGENTS_GROUP, CONTROLLER_USER, works_namespace};
 use kube::{
     Api, Client, ResourceExt,
-    api::{ListParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -57,6 +59,9 @@ const SUBRESOURCES: [&str; 7] = [
     "/api/v1/namespaces/default/pods/nothing/ephemeralcontainers",
     "/api/v1/namespaces/nothing/finalize",
 ];
+
+/// A Deployment that exists. In a dry run, nothing changes if a request is allowed.
+const GUARDED: &str = "/apis/apps/v1/namespaces/default/deployments/guarded?dryRun=All";
 
 /// A request that has to be refused. What it names does not exist, so that it changes nothing if it is allowed.
 #[derive(Debug, Clone)]
@@ -177,6 +182,8 @@ fn attempts_of_the_controller() -> Vec<RightsAttempt> {
         .chain(verbs(&format!("{}/schedulepolicies", prefix(FLEET)), FLEET, "SchedulePolicy", "nothing"))
         .chain(verbs("/api/v1/nodes", "v1", "Node", "nothing"))
         .filter(is_write)
+        // A policy limits what it patches of workloads.
+        .filter(|attempt| attempt.verb != "patch" || !attempt.path.contains("/deployments/"))
         .collect();
     let token = "/api/v1/namespaces/default/serviceaccounts/nothing/token".to_owned();
     attempts.push(RightsAttempt::new("create", "POST", token, Some(json!({ "spec": {} }))));
@@ -249,6 +256,64 @@ pub(crate) async fn the_controller_writes_only_its_own(plane: &Plane) {
     let read = RightsAttempt::new("list", "GET", "/api/v1/secrets".to_owned(), None);
     assert_eq!(read.status(&client).await, 200, "it places Secrets");
     assert_eq!(allowed(&client, &attempts_of_the_controller()).await, Vec::<String>::new());
+}
+
+/// What the controller tries with a Deployment. Only its label may change.
+fn attempts_on_a_workload() -> Vec<RightsAttempt> {
+    let changes = [
+        json!({ "spec": { "replicas": 9 } }),
+        json!({ "spec": { "template": { "spec": { "serviceAccountName": "other" } } } }),
+        json!({ "metadata": { "labels": { "team": "other" } } }),
+        json!({ "metadata": { "labels": { "app": null } } }),
+        json!({ "metadata": { "annotations": { "fleet.keelway.dev/cluster": "west" } } }),
+        json!({ "metadata": { "finalizers": ["example.com/never"] } }),
+        json!({ "metadata": { "ownerReferences": [{ "apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "1" }] } }),
+    ];
+    changes.into_iter().map(|change| RightsAttempt::new("patch", "PATCH", GUARDED.to_owned(), Some(change))).collect()
+}
+
+/// Creates the Deployment that the attempts are about.
+async fn create_guarded(admin: &Client) -> Api<Deployment> {
+    let guarded: Deployment = serde_json::from_value(json!({
+        "metadata": { "name": "guarded", "labels": { "app": "guarded" } },
+        "spec": {
+            "selector": { "matchLabels": { "app": "guarded" } },
+            "template": {
+                "metadata": { "labels": { "app": "guarded" } },
+                "spec": { "containers": [{ "name": "c", "image": "example.com/c" }] },
+            },
+        },
+    }))
+    .unwrap();
+    let deployments = Api::<Deployment>::namespaced(admin.clone(), "default");
+    deployments.create(&PostParams::default(), &guarded).await.unwrap();
+    deployments
+}
+
+/// The controller may patch workloads, and a policy limits that to the label that names a cluster.
+pub(crate) async fn the_controller_changes_one_label(plane: &Plane, admin: &Client) {
+    let deployments = create_guarded(admin).await;
+    let client = plane.client(CONTROLLER_USER, &[]).await;
+    let attempts = attempts_on_a_workload();
+    // API servers observe a new policy within a moment.
+    wait::until("the policy is in force", async || allowed(&client, &attempts).await.is_empty()).await;
+    assert_eq!(allowed(&client, &attempts).await, Vec::<String>::new());
+    for label in [json!("west"), json!("east"), Value::Null] {
+        let change = json!({ "metadata": { "labels": { "fleet.keelway.dev/target-cluster": label } } });
+        let attempt = RightsAttempt::new("patch", "PATCH", GUARDED.to_owned(), Some(change));
+        assert_eq!(attempt.status(&client).await, 200, "{label}");
+    }
+    deployments.delete("guarded", &DeleteParams::default()).await.unwrap();
+}
+
+/// Without the policy, nothing limits what the controller patches of workloads.
+pub(crate) async fn without_the_policy(plane: &Plane, admin: &Client) {
+    create_guarded(admin).await;
+    let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(admin.clone());
+    bindings.delete("keelway-fleet-target-label", &DeleteParams::default()).await.unwrap();
+    let client = plane.client(CONTROLLER_USER, &[]).await;
+    let attempts = attempts_on_a_workload();
+    wait::until("every change is allowed", async || allowed(&client, &attempts).await.len() == attempts.len()).await;
 }
 
 /// The same attempts are not refused if all rights are bound to the group of all agents, and to the controller.

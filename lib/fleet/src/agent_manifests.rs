@@ -9,6 +9,8 @@ use crate::names::{AGENT_SECRET, FLEET_NAMESPACE, TOKEN_SECRET};
 const NAME: &str = "keelway-fleet-agent";
 /// What the agent may do with the kinds that the fleet places.
 const VERBS: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
+/// What it may do with them if another orchestrator submits the objects.
+const READ_VERBS: [&str; 3] = ["get", "list", "watch"];
 /// The user and group of the agent's container. It needs no privileges.
 const USER: u32 = 65532;
 /// The port of health and metrics.
@@ -36,6 +38,7 @@ const WEBHOOK_RESOURCES: (&str, &[&str]) =
 
 /// What the agent may do beyond [`PLACED_RESOURCES`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct AgentRights {
     /// Whether the fleet places roles and their bindings. Kubernetes lets the agent grant only rights that it has itself.
     pub rbac: bool,
@@ -43,6 +46,10 @@ pub struct AgentRights {
     pub webhooks: bool,
     /// Custom resources that the fleet places, each as `PLURAL.GROUP`.
     pub resources: Vec<String>,
+    /// Whether another orchestrator submits the objects (`--orchestration-enabled=false`). Then the agent only reads.
+    pub delegated: bool,
+    /// Whether failover moves nothing away from the cluster (`--rescheduling-enabled=false`).
+    pub pinned: bool,
 }
 
 /// Returns the manifests of the agent: apply them in the workload cluster. `token` is the text of its fleet token.
@@ -74,25 +81,26 @@ pub fn agent_manifests(token: &str, image: &str, rights: &AgentRights) -> Vec<Va
             ],
         }),
         binding("RoleBinding", "Role", &own(NAME)),
-        deployment(image, &sha256_hex(token.trim().as_bytes())),
+        deployment(image, &sha256_hex(token.trim().as_bytes()), rights),
     ]
 }
 
 /// Returns the rules of the agent's `ClusterRole`: named kinds, never all.
 #[must_use]
 pub fn agent_rules(rights: &AgentRights) -> Vec<Value> {
+    let verbs = if rights.delegated { &READ_VERBS[..] } else { &VERBS };
     let placed = PLACED_RESOURCES.into_iter();
     let asked = [(rights.rbac, RBAC_RESOURCES), (rights.webhooks, WEBHOOK_RESOURCES)];
     let asked = asked.into_iter().filter_map(|(is_asked, resources)| is_asked.then_some(resources));
     let builtin = placed
         .chain(asked)
-        .map(|(group, resources)| json!({ "apiGroups": [group], "resources": resources, "verbs": VERBS }));
+        .map(|(group, resources)| json!({ "apiGroups": [group], "resources": resources, "verbs": verbs }));
     let custom = rights
         .resources
         .iter()
         .filter_map(|resource| resource.split_once('.'))
-        .map(|(plural, group)| json!({ "apiGroups": [group], "resources": [plural], "verbs": VERBS }));
-    let nodes = json!({ "apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"] });
+        .map(|(plural, group)| json!({ "apiGroups": [group], "resources": [plural], "verbs": verbs }));
+    let nodes = json!({ "apiGroups": [""], "resources": ["nodes"], "verbs": READ_VERBS });
     builtin.chain(custom).chain([nodes]).collect()
 }
 
@@ -119,7 +127,7 @@ fn binding(kind: &str, role: &str, metadata: &Value) -> Value {
 }
 
 /// One replica: a second one would do the same work. The directory of applied Works outlives the container.
-fn deployment(image: &str, token_digest: &str) -> Value {
+fn deployment(image: &str, token_digest: &str, rights: &AgentRights) -> Value {
     json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -130,13 +138,21 @@ fn deployment(image: &str, token_digest: &str) -> Value {
             "selector": { "matchLabels": { "app.kubernetes.io/name": NAME } },
             "template": {
                 "metadata": { "labels": labels(), "annotations": { TOKEN_DIGEST: token_digest } },
-                "spec": pod(image),
+                "spec": pod(image, rights),
             },
         },
     })
 }
 
-fn pod(image: &str) -> Value {
+fn pod(image: &str, rights: &AgentRights) -> Value {
+    let mut arguments = vec![
+        "run".to_owned(),
+        "--token=/etc/keelway-fleet/token".to_owned(),
+        "--state=/var/lib/keelway-fleet-agent/works".to_owned(),
+        format!("--health=:{HEALTH}"),
+    ];
+    arguments.extend(rights.delegated.then(|| "--orchestration-enabled=false".to_owned()));
+    arguments.extend(rights.pinned.then(|| "--rescheduling-enabled=false".to_owned()));
     json!({
         "serviceAccountName": NAME,
         "securityContext": {
@@ -149,12 +165,7 @@ fn pod(image: &str) -> Value {
         "containers": [{
             "name": "agent",
             "image": image,
-            "args": [
-                "run",
-                "--token=/etc/keelway-fleet/token",
-                "--state=/var/lib/keelway-fleet-agent/works",
-                format!("--health=:{HEALTH}"),
-            ],
+            "args": arguments,
             "env": [
                 { "name": "POD_NAMESPACE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } },
                 { "name": "RUST_LOG", "value": "info" },

@@ -6,11 +6,12 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp}
 
 use crate::{
     CLUSTER_READY, ClusterDrain, ClusterTaint, PercentageShare, Rejection, TaintEffect, WorkloadCluster,
-    failover::ObjectFailover, names::NAME_LABEL, policies::ParsedPolicy,
+    WorkloadClusterStatus, failover::ObjectFailover, names::NAME_LABEL, policies::ParsedPolicy,
 };
 
 /// What a decision reads of a workload cluster.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, which the Cluster states")]
 pub struct CandidateCluster {
     /// The name.
     pub name: String,
@@ -24,6 +25,10 @@ pub struct CandidateCluster {
     pub drain: Option<ClusterDrain>,
     /// Whether the cluster is being removed from the fleet.
     pub is_leaving: bool,
+    /// Whether another orchestrator submits the objects of the cluster.
+    pub is_delegated: bool,
+    /// Whether failover moves nothing away from the cluster.
+    pub is_pinned: bool,
     /// The taints.
     pub taints: Vec<ClusterTaint>,
     /// The condition `Ready`, if it was ever reported.
@@ -38,6 +43,9 @@ impl CandidateCluster {
         let mut labels = cluster.metadata.labels.clone().unwrap_or_default();
         labels.insert(NAME_LABEL.to_owned(), name.clone());
         let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+        let is_off = |flag: fn(&WorkloadClusterStatus) -> Option<bool>| {
+            cluster.status.as_ref().and_then(flag).is_some_and(|is_enabled| !is_enabled)
+        };
         Self {
             name,
             labels,
@@ -45,6 +53,8 @@ impl CandidateCluster {
             is_cordoned: cluster.spec.unschedulable,
             drain: cluster.spec.drain,
             is_leaving: cluster.metadata.deletion_timestamp.is_some(),
+            is_delegated: is_off(|status| status.orchestration_enabled),
+            is_pinned: is_off(|status| status.rescheduling_enabled),
             taints: cluster.spec.taints.clone(),
             ready: conditions.find(|condition| condition.type_ == CLUSTER_READY).cloned(),
         }
@@ -100,12 +110,13 @@ struct CandidateFilter {
 }
 
 /// The filters, in order. The first that rejects a cluster is its reason.
-const FILTERS: [CandidateFilter; 11] = [
+const FILTERS: [CandidateFilter; 12] = [
     CandidateFilter { spares_current: false, check: named },
     CandidateFilter { spares_current: false, check: selected },
     CandidateFilter { spares_current: false, check: ordered },
     CandidateFilter { spares_current: false, check: topology },
     CandidateFilter { spares_current: false, check: share },
+    CandidateFilter { spares_current: false, check: spread_over_delegated },
     CandidateFilter { spares_current: false, check: leaving },
     CandidateFilter { spares_current: true, check: lost },
     CandidateFilter { spares_current: true, check: draining },
@@ -144,6 +155,10 @@ fn share(ask: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> 
     let domain = cluster.labels.get(ask.topology?)?;
     let has = ask.shares.iter().any(|share| share.topology_value == *domain && share.percentage > 0);
     (!ask.shares.is_empty() && !has).then(|| Rejection::NoShare { domain: domain.clone() })
+}
+
+fn spread_over_delegated(ask: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
+    (cluster.is_delegated && ask.topology.is_some()).then_some(Rejection::SpreadRefused)
 }
 
 fn leaving(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {

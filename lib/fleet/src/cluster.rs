@@ -58,7 +58,7 @@ pub struct WorkloadClusterSpec {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(value: &bool) -> bool {
+pub(crate) fn is_false(value: &bool) -> bool {
     !*value
 }
 
@@ -117,6 +117,14 @@ pub struct WorkloadClusterStatus {
     /// The release of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_version: Option<String>,
+    /// Whether the agent applies objects (`--orchestration-enabled`). If `false`, the fleet chooses the cluster of an object, another orchestrator
+    /// submits the object there, and the agent tracks it by the label `fleet.keelway.dev/schedule: "true"`. Absent means `true`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub orchestration_enabled: Option<bool>,
+    /// Whether the fleet may look for another cluster by itself for what runs there (`--rescheduling-enabled`). If `false`, failover moves nothing
+    /// away. Absent means `true`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rescheduling_enabled: Option<bool>,
     /// The resources that pods can use on all nodes together.
     #[serde(default, skip_serializing_if = "ResourceQuantities::is_empty")]
     pub allocatable: ResourceQuantities,

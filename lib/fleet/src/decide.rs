@@ -61,6 +61,15 @@ impl FleetState {
             && self.namespaces == other.namespaces
             && self.pod_kinds == other.pod_kinds
     }
+
+    /// Notes for each cluster whether another orchestrator submits objects there. A cluster that is not known stays as it was.
+    pub(crate) fn note_delegation(&self, clusters: &mut [PlacedCluster]) {
+        for placed in clusters {
+            if let Some(cluster) = self.clusters.get(&placed.name) {
+                placed.delegated = cluster.is_delegated;
+            }
+        }
+    }
 }
 
 /// The inputs of a decision about one object.
@@ -184,7 +193,8 @@ impl Choice<'_> {
         let current = current_clusters(request.current);
         let failover = self.failover(fleet, request);
         let selection = self.selection(fleet, request, &current, failover.as_ref());
-        let Selection { clusters, verdicts, demand, left, waits } = selection;
+        let Selection { mut clusters, verdicts, demand, left, waits } = selection;
+        fleet.note_delegation(&mut clusters);
         let policy = self.policy.map(|policy| policy.name.clone());
         if clusters.is_empty() && request.current.is_some_and(|current| runs_somewhere(fleet, current)) {
             return match keep(fleet, request, KeepReason::NoAlternative) {
@@ -214,8 +224,14 @@ impl Choice<'_> {
             return None;
         }
         let left = request.current.into_iter().flat_map(|current| &current.lost_clusters).map(String::as_str);
-        let left = left.filter(|name| fleet.clusters.contains_key(*name)).collect();
-        Some(ObjectFailover { fleet, policy, is_divided, left, is_paused: fleet.is_failover_paused() })
+        let left: Vec<&str> = left.filter(|name| fleet.clusters.contains_key(*name)).collect();
+        let mut others = request.current.into_iter().flat_map(|current| &current.clusters);
+        let is_pinned = !is_divided
+            && others.any(|placed| {
+                let cluster = fleet.clusters.get(&placed.name);
+                left.first() != Some(&placed.name.as_str()) && cluster.is_some_and(|cluster| cluster.is_pinned)
+            });
+        Some(ObjectFailover { fleet, policy, is_divided, left, is_paused: fleet.is_failover_paused(), is_pinned })
     }
 
     /// Returns the clusters of an object, without those that it leaves.
@@ -431,7 +447,8 @@ impl Spread<'_> {
                 (_, _) => RunReason::Everywhere,
             };
             verdicts.insert(cluster.name.clone(), PlacementVerdict::Runs(reason));
-            PlacedCluster { name: cluster.name.clone(), replicas, overrides: self.overrides_for(cluster, object) }
+            let overrides = self.overrides_for(cluster, object);
+            PlacedCluster { name: cluster.name.clone(), replicas, overrides, ..PlacedCluster::default() }
         });
         placed.collect()
     }

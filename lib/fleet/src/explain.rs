@@ -7,7 +7,10 @@ use serde::Serialize;
 
 use crate::{
     CLUSTER_READY, CandidateCluster, FailoverPolicy, PlacedClusterStatus, PlacementSpec, PlacementStatus,
-    ResourceAmounts, WORK_APPLIED, WorkloadCluster, failover::due,
+    ResourceAmounts, WORK_APPLIED, WorkloadCluster,
+    cluster::is_false,
+    failover::due,
+    names::{REASON_NOT_SUBMITTED, REASON_TRACKED},
 };
 
 /// Why an object runs in some clusters and not in others.
@@ -51,6 +54,9 @@ pub struct ClusterExplanation {
     /// When the object leaves the cluster, if the cluster is not ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failover: Option<String>,
+    /// Whether another orchestrator submits the object in the cluster.
+    #[serde(skip_serializing_if = "is_false")]
+    pub delegated: bool,
 }
 
 impl PlacementExplanation {
@@ -74,6 +80,7 @@ impl PlacementExplanation {
                     progress: runs(name).then(|| progress(reported)),
                     now: now(found),
                     failover: placement.failover.filter(|_| runs(name)).zip(found).and_then(waits_for_failover),
+                    delegated: placement.clusters.iter().any(|placed| placed.delegated && placed.name == *name),
                 }
             })
             .collect();
@@ -96,6 +103,9 @@ impl PlacementExplanation {
             }
             ([], None) if self.clusters.is_empty() => "No cluster runs it: the fleet had no cluster.".to_owned(),
             ([], None) => "No cluster runs it.".to_owned(),
+            (names, _) if self.clusters.iter().any(|one| one.delegated) => {
+                format!("It is delegated: another orchestrator submits it in {}.", names.join(", "))
+            }
             (names, _) => format!("It runs in {}.", names.join(", ")),
         }
     }
@@ -118,7 +128,7 @@ impl fmt::Display for PlacementExplanation {
 
 impl fmt::Display for ClusterExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cluster, runs, reason, message, progress, now, failover } = self;
+        let Self { cluster, runs, reason, message, progress, now, failover, delegated: _ } = self;
         let verb = if *runs { "runs it" } else { "does not run it" };
         write!(f, "{cluster} {verb} ({reason}): {message}.")?;
         if let Some(progress) = progress {
@@ -135,6 +145,13 @@ fn progress(reported: Option<&PlacedClusterStatus>) -> String {
     let applied = reported.conditions.iter().find(|condition| condition.type_ == WORK_APPLIED);
     match (applied, reported.replicas, reported.ready_replicas) {
         (None, _, _) => "The agent has not reported yet".to_owned(),
+        (Some(applied), _, _) if applied.reason == REASON_NOT_SUBMITTED => {
+            format!("It is not there yet ({REASON_NOT_SUBMITTED}): {}", applied.message)
+        }
+        (Some(applied), Some(replicas), ready) if applied.reason == REASON_TRACKED => {
+            format!("The agent tracks it, and {} of {replicas} replicas are ready", ready.unwrap_or(0))
+        }
+        (Some(applied), None, _) if applied.reason == REASON_TRACKED => "The agent tracks it".to_owned(),
         (Some(applied), _, _) if applied.status != "True" => {
             format!("It is not applied ({}): {}", applied.reason, applied.message)
         }
@@ -148,7 +165,7 @@ fn progress(reported: Option<&PlacedClusterStatus>) -> String {
 /// Returns when an object leaves a cluster, if the cluster is not ready.
 fn waits_for_failover((failover, cluster): (FailoverPolicy, &WorkloadCluster)) -> Option<String> {
     let cluster = CandidateCluster::read(cluster);
-    let due = due(&cluster, failover.after).filter(|_| !cluster.is_ready())?;
+    let due = due(&cluster, failover.after).filter(|_| !cluster.is_ready() && !cluster.is_pinned)?;
     Some(format!(
         "WaitsForFailover: the object moves at {due} if the cluster is not ready by then, another cluster can run the object, and most clusters are ready"
     ))

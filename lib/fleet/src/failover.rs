@@ -3,7 +3,8 @@
 //! 1. A cluster is lost for a policy once its condition `Ready` has not been `True` for `failover.after`. It has recovered once it has been `True` for as
 //!    long.
 //! 2. Nothing leaves or returns while most clusters are not ready: then the network of the fleet itself is likely to be the cause.
-//! 3. Nothing leaves or returns before each agent could renew its Lease once since this replica began: conditions that it finds may be outdated.
+//! 3. Nothing leaves a cluster whose agent has `--rescheduling-enabled=false`, neither because it is lost nor to return to another one.
+//! 4. Nothing leaves or returns before each agent could renew its Lease once since this replica began: conditions that it finds may be outdated.
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use keelway_api::duration::Span;
@@ -76,6 +77,8 @@ pub(crate) struct ObjectFailover<'a> {
     pub(crate) left: Vec<&'a str>,
     /// [`FleetState::is_failover_paused`].
     pub(crate) is_paused: bool,
+    /// Whether it runs in a cluster that it does not leave to return to another one.
+    pub(crate) is_pinned: bool,
 }
 
 impl<'a> ObjectFailover<'a> {
@@ -99,7 +102,7 @@ impl<'a> ObjectFailover<'a> {
     /// Returns why the object has to leave a cluster that it runs in, if it has to.
     pub(crate) fn cause(&self, name: &str) -> Option<LeaveCause> {
         let cluster = self.cluster(name)?;
-        let is_lost = !cluster.is_ready() && self.is_late(cluster) && !self.is_paused;
+        let is_lost = !cluster.is_ready() && self.is_late(cluster) && !self.is_paused && !cluster.is_pinned;
         let is_leaving = self.left.contains(&name) && !(self.returns() && self.has_recovered(name));
         let since = cluster.changed().filter(|_| !cluster.is_ready());
         (is_lost || is_leaving).then_some(LeaveCause::Lost { since, max_moves: self.policy.max_moves })
@@ -128,12 +131,13 @@ impl<'a> ObjectFailover<'a> {
 
     /// Returns the clusters that are ready again and to which the object returns later, and the verdict on them.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = (&'a str, Rejection)> {
-        self.left.iter().filter_map(|name| Some((*name, self.recovering(name)?)))
+        let left = self.left.iter().filter(|_| !self.is_pinned);
+        left.filter_map(|name| Some((*name, self.recovering(name)?)))
     }
 
     /// Returns the cluster to which the object returns now. Divided replicas return without that: each cluster that can run the object gets some.
     pub(crate) fn home(&self) -> Option<&'a str> {
-        let home = self.left.first().copied().filter(|_| self.returns() && !self.is_divided);
+        let home = self.left.first().copied().filter(|_| self.returns() && !self.is_divided && !self.is_pinned);
         home.filter(|name| self.has_recovered(name))
     }
 

@@ -38,6 +38,9 @@ pub fn check_decision(
     let mut all = sum_is_kept(request, placement);
     all.extend(each_cluster_once(placement));
     all.extend(clusters_are_allowed(fleet, request, placement));
+    all.extend(no_delegated_cluster_has_a_part(fleet, request, placement));
+    all.extend(delegation_is_recorded(fleet, placement));
+    all.extend(the_pinned_stay(fleet, request, decision));
     all.extend(it_fits(fleet, request, placement));
     all.extend(moves_are_paced(fleet, request, placement, decision));
     all.extend(failover_is_patient(fleet, request, placement, decision));
@@ -87,6 +90,55 @@ fn clusters_are_allowed(
         .collect()
 }
 
+/// A cluster that delegates objects to another orchestrator gets none that is spread.
+fn no_delegated_cluster_has_a_part(
+    fleet: &FleetState,
+    request: &DecisionRequest<'_>,
+    placement: &PlacementSpec,
+) -> Vec<PlacementViolation> {
+    let is_annotated = request.object.named_cluster().is_none() && !request.object.spread_onto().is_empty();
+    if !is_annotated && !fleet.policies.is_spreading(placement.policy.as_deref()) {
+        return Vec::new();
+    }
+    let current = |name: &str| {
+        request.current.is_some_and(|placement| placement.clusters.iter().any(|cluster| cluster.name == name))
+    };
+    let is_delegated = |name: &str| fleet.clusters.get(name).is_some_and(|cluster| cluster.is_delegated);
+    let new = placement.clusters.iter().filter(|cluster| !current(&cluster.name));
+    new.filter(|cluster| is_delegated(&cluster.name))
+        .map(|cluster| violation("no delegated cluster has a part", cluster.name.clone()))
+        .collect()
+}
+
+/// A Placement states of each of its clusters whether another orchestrator submits the object there.
+fn delegation_is_recorded(fleet: &FleetState, placement: &PlacementSpec) -> Vec<PlacementViolation> {
+    let differs = |placed: &&PlacedCluster| {
+        fleet.clusters.get(&placed.name).is_some_and(|cluster| cluster.is_delegated != placed.delegated)
+    };
+    placement
+        .clusters
+        .iter()
+        .filter(differs)
+        .map(|placed| violation("delegation is recorded", placed.name.clone()))
+        .collect()
+}
+
+/// Failover moves nothing away from a cluster whose agent has `--rescheduling-enabled=false`. What left it before is not in it any more.
+fn the_pinned_stay(
+    fleet: &FleetState,
+    request: &DecisionRequest<'_>,
+    decision: &PlacementDecision,
+) -> Vec<PlacementViolation> {
+    let has_left =
+        |name: &str| request.current.is_some_and(|current| current.lost_clusters.iter().any(|lost| lost == name));
+    let is_wrong = |name: &str, cause: &LeaveCause| match cause {
+        LeaveCause::Drain(_) => false,
+        LeaveCause::Lost { .. } | LeaveCause::Return { .. } => is_pinned(fleet, name) && !has_left(name),
+    };
+    let left = left(fleet, request, decision).filter(|(name, cause)| is_wrong(name, cause));
+    left.map(|(name, _)| violation("the pinned stay", name)).collect()
+}
+
 /// A cluster that was chosen for an object, and that does not run it yet, has as much of each resource as all of its pods request, unless it adds nodes
 /// and no other cluster was found to have room.
 fn it_fits(fleet: &FleetState, request: &DecisionRequest<'_>, placement: &PlacementSpec) -> Vec<PlacementViolation> {
@@ -131,6 +183,10 @@ fn grows(fleet: &FleetState, name: &str, placement: &PlacementSpec, demand: &Obj
     Vec::new()
 }
 
+fn is_pinned(fleet: &FleetState, cluster: &str) -> bool {
+    fleet.clusters.get(cluster).is_some_and(|cluster| cluster.is_pinned)
+}
+
 /// The clusters that an object leaves for a cause.
 fn left<'a>(
     fleet: &'a FleetState,
@@ -143,9 +199,9 @@ fn left<'a>(
         let failover = || fleet.policies.failover(decision.policy.as_deref()?);
         let cause = match decision.verdicts.get(name)? {
             PlacementVerdict::Rejected(Rejection::Draining) => LeaveCause::Drain(fleet.drain_of(name)?),
-            // While failover is paused, only a drain moves it.
+            // While failover is paused, and in a pinned cluster, only a drain moves it.
             PlacementVerdict::Rejected(Rejection::Lost { .. })
-                if fleet.is_failover_paused() && fleet.drain_of(name).is_some() =>
+                if (fleet.is_failover_paused() || is_pinned(fleet, name)) && fleet.drain_of(name).is_some() =>
             {
                 LeaveCause::Drain(fleet.drain_of(name)?)
             }

@@ -26,7 +26,10 @@ fn changed(fleet: &FleetState, request: &DecisionRequest<'_>, current: &Placemen
     let has_lost = placement.clusters.len() < current.clusters.len();
     let is_drained = placement.clusters.iter().any(|cluster| fleet.drain_of(&cluster.name).is_some());
     let replicas = rescaled(request, &placement);
-    if replicas.is_none() && !has_lost && is_drained == current.stuck().is_some() {
+    let before = placement.clusters.clone();
+    fleet.note_delegation(&mut placement.clusters);
+    let is_delegated_as_before = placement.clusters == before;
+    if replicas.is_none() && !has_lost && is_delegated_as_before && is_drained == current.stuck().is_some() {
         return None;
     }
     for (cluster, replicas) in placement.clusters.iter_mut().zip(replicas.into_iter().flatten()) {

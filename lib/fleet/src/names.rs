@@ -24,8 +24,13 @@ pub const CERTIFICATES_DUE_EVENT: &str = "FleetCertificatesDue";
 pub const CLUSTER_ANNOTATION: &str = "fleet.keelway.dev/cluster";
 /// The annotation of an object that names the clusters over which it is spread, separated by commas.
 pub const SPREAD_ONTO_ANNOTATION: &str = "fleet.keelway.dev/spread-onto";
-/// The label of an object with the cluster that was chosen for it. It is absent if there are several.
+/// The label of a Placement with the cluster of its object, if there is one. An object with pods has it as well while it is delegated to another
+/// orchestrator, which reads there where to submit it.
 pub const TARGET_CLUSTER_LABEL: &str = "fleet.keelway.dev/target-cluster";
+/// The label of an object in a workload cluster that another orchestrator submitted there. Its value is [`SCHEDULE_TRUE`].
+pub const SCHEDULE_LABEL: &str = "fleet.keelway.dev/schedule";
+/// The value of [`SCHEDULE_LABEL`]. Objects with another one are not tracked.
+pub const SCHEDULE_TRUE: &str = "true";
 /// The label of a Placement with the policy that selected its object, and of an Event about it.
 pub const MATCHED_POLICY_LABEL: &str = "fleet.keelway.dev/matched-policy";
 /// The label of all Works, and of Leases and credentials, with their cluster.
@@ -88,6 +93,15 @@ pub const EVENT_MOVING: &str = "Moving";
 pub const REASON_CANNOT_MOVE: &str = "CannotMove";
 /// The reason of a cluster that an object does not leave before others, which may need it.
 pub const REASON_NEEDED: &str = "Needed";
+
+/// The reason of a Placement whose object another orchestrator submits in the cluster that the fleet chose.
+pub const REASON_DELEGATED: &str = "Delegated";
+/// The reason of an object that another orchestrator has to submit, and has not submitted yet.
+pub const REASON_NOT_SUBMITTED: &str = "NotSubmitted";
+/// The reason of an object that another orchestrator submitted, and that the agent tracks.
+pub const REASON_TRACKED: &str = "Tracked";
+/// The reason of a cluster with delegated objects for an object that is spread.
+pub const REASON_SPREAD_REFUSED: &str = "SpreadRefused";
 
 /// The longest name of a workload cluster. The namespace of its Works is an RFC 1123 label.
 pub const LONGEST_CLUSTER_NAME: usize = 63 - WORKS_NAMESPACE.len();

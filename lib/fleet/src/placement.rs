@@ -6,7 +6,9 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ConflictResolution, DriftPolicy, FailoverPolicy, FieldOverride, names::REASON_CANNOT_MOVE};
+use crate::{
+    ConflictResolution, DriftPolicy, FailoverPolicy, FieldOverride, cluster::is_false, names::REASON_CANNOT_MOVE,
+};
 
 /// The condition of a Placement with a cluster for its object.
 pub const PLACEMENT_SCHEDULED: &str = "Scheduled";
@@ -69,6 +71,21 @@ impl PlacementSpec {
     pub fn stuck(&self) -> Option<&PlacementReason> {
         self.reasons.iter().find(|reason| reason.reason == REASON_CANNOT_MOVE)
     }
+
+    /// Whether another orchestrator submits the object in one of its clusters.
+    #[must_use]
+    pub fn is_delegated(&self) -> bool {
+        self.clusters.iter().any(|cluster| cluster.delegated)
+    }
+
+    /// Returns the cluster in which another orchestrator has to submit the object, if it runs in that cluster only.
+    #[must_use]
+    pub fn delegated_to(&self) -> Option<&str> {
+        match self.clusters.as_slice() {
+            [only] if only.delegated => Some(&only.name),
+            _ => None,
+        }
+    }
 }
 
 /// An object in the fleet.
@@ -102,6 +119,10 @@ pub struct PlacedCluster {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub replicas: Option<u32>,
+    /// If true, the agent of the cluster applies nothing: another orchestrator submits the object there, with the label
+    /// `fleet.keelway.dev/schedule: "true"`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub delegated: bool,
     /// The fields that differ in the cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<FieldOverride>,
@@ -123,7 +144,7 @@ pub struct PlacementReason {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlacementStatus {
-    /// `Scheduled`: there is a cluster for the object. `Applied`: each cluster has applied it. `Moving`: it leaves clusters, or it has to leave one and
+    /// `Scheduled`: there is a cluster for the object. Its reason is `Delegated` if another orchestrator submits the object there. `Applied`: each cluster has applied it. `Moving`: it leaves clusters, or it has to leave one and
     /// cannot. It is absent otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]

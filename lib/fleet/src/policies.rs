@@ -120,6 +120,13 @@ impl PolicySet {
             .any(|policy| Some(policy.name.as_str()) == name && policy.spec.spread_constraints.is_none())
     }
 
+    /// Whether a policy spreads each object over clusters.
+    pub(crate) fn is_spreading(&self, name: Option<&str>) -> bool {
+        self.readable
+            .iter()
+            .any(|policy| Some(policy.name.as_str()) == name && policy.spec.spread_constraints.is_some())
+    }
+
     /// Returns the policies that select an object, given the labels of its namespace.
     pub(crate) fn selecting(
         &self,

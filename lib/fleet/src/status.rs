@@ -13,7 +13,12 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::{
     FleetObject, PLACEMENT_APPLIED, PLACEMENT_MOVING, PLACEMENT_SCHEDULED, PlacedClusterStatus, PlacementSpec,
-    PlacementStatus, WORK_APPLIED, WorkPlan, WorkStatus, names::REASON_CANNOT_MOVE, object::APPS,
+    PlacementStatus, WORK_APPLIED, WorkPlan, WorkStatus,
+    names::{
+        REASON_CANNOT_MOVE, REASON_DELEGATED, REASON_NOT_SUBMITTED, REASON_SPREAD_REFUSED, REASON_TRACKED,
+        SCHEDULE_LABEL, SCHEDULE_TRUE,
+    },
+    object::APPS,
 };
 
 /// What a cluster reports of an object.
@@ -208,6 +213,13 @@ impl PlacementStatus {
 
 fn scheduled(placement: &PlacementSpec) -> ConditionValue {
     let names: Vec<&str> = placement.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
+    if placement.is_delegated() {
+        let message = format!(
+            "{}; another orchestrator submits the object there, with the label {SCHEDULE_LABEL}: \"{SCHEDULE_TRUE}\"",
+            listed(&names)
+        );
+        return value(ConditionStatus::True, REASON_DELEGATED, message);
+    }
     if !names.is_empty() {
         return value(ConditionStatus::True, "Scheduled", listed(&names));
     }
@@ -223,12 +235,21 @@ fn scheduled(placement: &PlacementSpec) -> ConditionValue {
         let message = format!("the object asks for {needs}, and no cluster that may run it has room: {message}");
         return value(ConditionStatus::False, "NoRoom", message);
     }
-    value(ConditionStatus::False, "NoCluster", message)
+    let is_refused = placement.reasons.iter().any(|reason| reason.reason == REASON_SPREAD_REFUSED);
+    value(ConditionStatus::False, if is_refused { REASON_SPREAD_REFUSED } else { "NoCluster" }, message)
 }
 
 fn applied(placement: &PlacementSpec, missing: &[&str]) -> ConditionValue {
     match (placement.clusters.is_empty(), missing) {
         (true, _) => value(ConditionStatus::False, "NoCluster", "no cluster runs the object".to_owned()),
+        (false, []) if placement.is_delegated() => {
+            value(ConditionStatus::True, REASON_TRACKED, "every cluster has the object".to_owned())
+        }
+        (false, missing) if missing.iter().any(|name| is_delegated_in(placement, name)) => value(
+            ConditionStatus::False,
+            REASON_NOT_SUBMITTED,
+            format!("no orchestrator has submitted the object in {}; status.clusters has the reasons", listed(missing)),
+        ),
         (false, []) => value(ConditionStatus::True, "Applied", "every cluster has applied the object".to_owned()),
         (false, missing) => value(
             ConditionStatus::False,
@@ -236,6 +257,10 @@ fn applied(placement: &PlacementSpec, missing: &[&str]) -> ConditionValue {
             format!("not applied in {}; status.clusters has the reasons", listed(missing)),
         ),
     }
+}
+
+fn is_delegated_in(placement: &PlacementSpec, cluster: &str) -> bool {
+    placement.clusters.iter().any(|placed| placed.delegated && placed.name == cluster)
 }
 
 /// Returns why the object cannot leave clusters that are being drained, if it cannot.

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     ClusterTaint, LeaveCause, MoveObstacle, PlacementReason, RoomShortage, ScoreStep,
-    names::{REASON_CANNOT_MOVE, REASON_NEEDED},
+    names::{REASON_CANNOT_MOVE, REASON_NEEDED, REASON_SPREAD_REFUSED},
 };
 
 /// The reason whose message contains what is free, which changes all the time.
@@ -90,6 +90,8 @@ pub enum Rejection {
         /// The domain.
         domain: String,
     },
+    /// Another orchestrator submits the objects of the cluster, and it submits each one as a whole.
+    SpreadRefused,
     /// The cluster is being removed from the fleet.
     Leaving,
     /// The object leaves the cluster, or left it, because it was not ready.
@@ -156,6 +158,7 @@ impl Rejection {
             Self::NotOrdered { .. } => "NotOrdered",
             Self::NoTopologyLabel { .. } => "NoTopologyLabel",
             Self::NoShare { .. } => "NoShare",
+            Self::SpreadRefused => REASON_SPREAD_REFUSED,
             Self::Leaving => "Leaving",
             Self::Lost { .. } => "Lost",
             Self::Recovering { .. } => "Recovering",
@@ -224,6 +227,10 @@ impl fmt::Display for Rejection {
                 write!(f, "the cluster has no label {key}, which spec.spreadConstraints.topologyKey names")
             }
             Self::NoShare { domain } => write!(f, "spec.spreadConstraints.percentageSplit assigns nothing to {domain}"),
+            Self::SpreadRefused => f.write_str(
+                "the cluster delegates objects to another orchestrator (its agent has --orchestration-enabled=false), and an object that is spread \
+                 cannot be delegated; select other clusters, or remove spec.spreadConstraints or the annotation spread-onto",
+            ),
             Self::Leaving => f.write_str("the cluster is being removed from the fleet"),
             Self::Lost { since: Some(since) } => write!(f, "the cluster has not been ready since {since}"),
             Self::Lost { since: None } => f.write_str("the cluster was not ready, and the object has left it"),

@@ -3,7 +3,8 @@
 use keelway_fleet::{
     SchedulePolicy,
     names::{
-        CLUSTER_ANNOTATION, GROUP, PROVIDER_LABEL, REGION_LABEL, SPREAD_ONTO_ANNOTATION, VERSION_LABEL, ZONE_LABEL,
+        CLUSTER_ANNOTATION, GROUP, PROVIDER_LABEL, REGION_LABEL, SCHEDULE_LABEL, SPREAD_ONTO_ANNOTATION,
+        TARGET_CLUSTER_LABEL, VERSION_LABEL, ZONE_LABEL,
     },
 };
 use serde_json::{Map, Value, json};
@@ -13,14 +14,21 @@ const CLUSTERS: &str = "cluster.elotl.co/";
 /// The prefix of labels and annotations.
 const NAMES: &str = "nova.elotl.co/";
 
-/// Labels of clusters, and annotations of objects.
-const RENAMED: [(&str, &str); 6] = [
+/// The label of an object with the cluster that Nova has chosen for it.
+const TARGET: &str = "nova.elotl.co/target-cluster";
+/// The name of the Deployment of Nova's agent, and its flags for another orchestrator, with those of the command that makes our manifests.
+const AGENT: &str = "nova-agent";
+const AGENT_FLAGS: [&str; 2] = ["--orchestration-enabled", "--rescheduling-enabled"];
+
+/// Labels of clusters, and labels and annotations of objects.
+const RENAMED: [(&str, &str); 7] = [
     ("nova.elotl.co/cluster.provider", PROVIDER_LABEL),
     ("nova.elotl.co/cluster.region", REGION_LABEL),
     ("nova.elotl.co/cluster.zone", ZONE_LABEL),
     ("nova.elotl.co/cluster.version", VERSION_LABEL),
     ("nova.elotl.co/cluster", CLUSTER_ANNOTATION),
     ("nova.elotl.co/spread-onto", SPREAD_ONTO_ANNOTATION),
+    ("nova.elotl.co/schedule", SCHEDULE_LABEL),
 ];
 
 /// The fields of a policy that have the same meaning in a fleet.
@@ -49,16 +57,35 @@ pub(super) fn convert(document: &Value) -> ConvertedDocument {
             converted.notes.push("left out: a cluster registers itself (keelway fleet token create)".to_owned());
         }
         Some(_) if api.starts_with(POLICIES) => converted.notes.push("left out: a fleet has no such kind".to_owned()),
+        Some("Deployment") if document["metadata"]["name"] == AGENT => converted.agent(document),
         Some(_) => converted.object(document),
     }
     converted
 }
 
 impl ConvertedDocument {
+    /// Nova's agent is replaced by that of a fleet. What its flags leave to another orchestrator is a flag of the command that makes the manifests.
+    fn agent(&mut self, document: &Value) {
+        let containers = document.pointer("/spec/template/spec/containers").and_then(Value::as_array);
+        let lists = containers.into_iter().flatten().flat_map(|container| [&container["args"], &container["command"]]);
+        let given: Vec<&str> = lists.filter_map(Value::as_array).flatten().filter_map(Value::as_str).collect();
+        let is_off = |flag: &&&str| given.iter().any(|one| one.strip_prefix(**flag) == Some("=false"));
+        let flags: String = AGENT_FLAGS.iter().filter(is_off).map(|flag| format!(" {flag}=false")).collect();
+        self.notes.push(format!("left out: a fleet has an agent of its own (keelway fleet agent-manifests{flags})"));
+    }
+
     fn object(&mut self, document: &Value) {
         let mut document = document.clone();
-        if let Some(annotations) = document.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
-            *annotations = annotations.iter().map(|(name, value)| (renamed(name).to_owned(), value.clone())).collect();
+        for field in ["/metadata/annotations", "/metadata/labels"] {
+            if let Some(names) = document.pointer_mut(field).and_then(Value::as_object_mut) {
+                *names = names.iter().map(|(name, value)| (renamed(name).to_owned(), value.clone())).collect();
+            }
+        }
+        let labels = document.pointer_mut("/metadata/labels").and_then(Value::as_object_mut);
+        if labels.is_some_and(|labels| labels.shift_remove(TARGET).is_some()) {
+            let note =
+                format!("metadata.labels[{TARGET}]: left out, the fleet-controller writes {TARGET_CLUSTER_LABEL}");
+            self.notes.push(note);
         }
         for kind in ["annotations", "labels"] {
             let names = document["metadata"][kind].as_object().into_iter().flat_map(Map::keys);

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test's functions fail by panicking")]
 
 mod conformance;
+mod delegation;
 mod drains;
 mod failovers;
 mod keeping;

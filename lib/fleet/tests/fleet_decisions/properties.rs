@@ -36,6 +36,8 @@ fn a_cluster(name: &'static str) -> impl Strategy<Value = CandidateCluster> {
         cluster.is_autoscaled = zone == 1;
         cluster.is_cordoned = state == 1;
         cluster.is_leaving = state == 2;
+        cluster.is_delegated = state == 4 || zone == 2;
+        cluster.is_pinned = state == 5 || zone == 2;
         cluster.drain = (state == 3).then_some(ClusterDrain { max_moves: 1 });
         let effect = [TaintEffect::NoSchedule, TaintEffect::PreferNoSchedule];
         if let Some(effect) = effect.get(usize::from(state) % 4) {

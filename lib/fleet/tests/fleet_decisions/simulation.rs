@@ -5,7 +5,7 @@ use crate::simulator::{FleetBug, FleetSimulation};
 #[test]
 fn every_history_converges() {
     let mut log = String::new();
-    for seed in 0..200 {
+    for seed in 0..260 {
         let mut simulation = FleetSimulation::new(seed, None);
         if let Err(violation) = simulation.run(150) {
             panic!("seed {seed}: {violation}\n{}", simulation.log.join("\n"));
@@ -24,6 +24,11 @@ fn every_history_converges() {
         "answered false",
         "the cluster has not been ready since",
         "the object returns to",
+        "orchestrator: submits",
+        "orchestrator: removes",
+        "releases",
+        "delegates true",
+        "pinned true",
     ] {
         let number = log.matches(event).count();
         assert!(number > 20, "{event}: {number}");

@@ -1,5 +1,5 @@
 //! A simulated fleet: its API, a controller that dies between any two steps, loses replies and observes Works late, and agents that lose their
-//! connection or a reply.
+//! connection or a reply. Some clusters delegate their objects to another orchestrator at times.
 //!
 //! The controller and the agents decide with the code of the crate. All choices come from the seed.
 
@@ -14,6 +14,7 @@ use keelway_fleet::{
     ObjectState, PlacementDecision, PlacementLink, PlacementOutcome, PlacementSpec, PodReadiness, PolicySet,
     SchedulePolicy, WorkOrder, WorkSpec, WorkWait, decide,
     invariants::{check_decision, check_works},
+    names::work_name,
     placement_link, plan_works,
 };
 use serde_json::{Value as Json, json};
@@ -62,10 +63,22 @@ pub(crate) enum FleetBug {
     ForgetsTheLost,
     /// Objects that other clusters have taken over from a lost cluster count as leaving it.
     CountsWhoWasTakenOver,
+    /// The controller spreads objects over clusters that delegate theirs to another orchestrator.
+    SpreadsOverDelegated,
+    /// A Placement does not state that another orchestrator submits the object.
+    ForgetsDelegation,
+    /// An agent applies objects that another orchestrator submits.
+    AppliesTheDelegated,
+    /// An agent deletes objects that another orchestrator submitted.
+    DeletesTheDelegated,
+    /// An agent reports objects that another orchestrator has not submitted yet.
+    TracksTheAbsent,
+    /// Failover moves objects away from a cluster in which they stay.
+    MovesThePinned,
 }
 
 impl FleetBug {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 23] = [
         Self::DeletesWhatItCannotRead,
         Self::MovesAtOnce,
         Self::LeavesBeforeReady,
@@ -83,6 +96,12 @@ impl FleetBug {
         Self::ReturnsAtOnce,
         Self::ForgetsTheLost,
         Self::CountsWhoWasTakenOver,
+        Self::SpreadsOverDelegated,
+        Self::ForgetsDelegation,
+        Self::AppliesTheDelegated,
+        Self::DeletesTheDelegated,
+        Self::TracksTheAbsent,
+        Self::MovesThePinned,
     ];
 }
 
@@ -148,6 +167,10 @@ pub(crate) struct FleetSimulation {
     regarded: BTreeSet<((String, String), u64)>,
     /// The objects that a controller with a bug regards as settled.
     skipped: BTreeSet<&'static str>,
+    /// Where another orchestrator has submitted objects, or has to remove what an agent does not track any more.
+    submitted: BTreeSet<(String, String)>,
+    /// What an agent changed in a cluster although another orchestrator does.
+    trespass: Option<String>,
     /// The number of writes to the API.
     writes: u64,
 }
@@ -178,6 +201,8 @@ impl FleetSimulation {
             named: BTreeSet::new(),
             regarded: BTreeSet::new(),
             skipped: BTreeSet::new(),
+            submitted: BTreeSet::new(),
+            trespass: None,
             writes: 0,
         }
     }
@@ -242,6 +267,7 @@ impl FleetSimulation {
                 self.log.push(format!("controller: {object}, {faults}"));
                 return self.controller(object, pass);
             }
+            6 => self.orchestrate(),
             _ => {
                 let cluster = self.pick(&CLUSTERS);
                 let is_reported = self.next(4) > 0;
@@ -286,7 +312,11 @@ impl FleetSimulation {
 
     fn fault(&mut self) {
         let name = self.pick(&CLUSTERS).to_owned();
-        let kind = if self.has_outages_only { 7 } else { self.next(8) };
+        let kind = match self.next(if self.has_outages_only { 16 } else { 10 }) {
+            0 if self.has_outages_only => 5,
+            _ if self.has_outages_only => 9,
+            kind => kind,
+        };
         self.log.push(format!("fault: {name} {kind}"));
         self.removed.remove(&name);
         let now = self.now;
@@ -295,6 +325,14 @@ impl FleetSimulation {
             0 => cluster.is_cordoned = !cluster.is_cordoned,
             1 => cluster.is_leaving = !cluster.is_leaving,
             2..=3 => cluster.drain = cluster.drain.is_none().then_some(ClusterDrain { max_moves: 1 }),
+            4 => {
+                cluster.is_delegated = !cluster.is_delegated;
+                self.log.push(format!("  {name} delegates {}", cluster.is_delegated));
+            }
+            5 => {
+                cluster.is_pinned = !cluster.is_pinned;
+                self.log.push(format!("  {name} pinned {}", cluster.is_pinned));
+            }
             _ if !self.lost.remove(&name) => {
                 report(cluster, "Unknown", now);
                 self.lost.insert(name);
@@ -315,6 +353,7 @@ impl FleetSimulation {
         for object in OBJECTS {
             self.controller(object, ControllerPass::WITHOUT_FAULTS)?;
         }
+        self.orchestrate();
         for cluster in CLUSTERS {
             for _ in 0..=2 * OBJECTS.len() {
                 self.agent(cluster, true);
@@ -449,6 +488,10 @@ impl FleetSimulation {
         if self.bug == Some(FleetBug::ForgetsWhoLeaves) {
             seen.activity.clear();
         }
+        for cluster in seen.clusters.values_mut() {
+            cluster.is_delegated &= self.bug != Some(FleetBug::SpreadsOverDelegated);
+            cluster.is_pinned &= self.bug != Some(FleetBug::MovesThePinned);
+        }
         if self.bug == Some(FleetBug::KeepsCountingWhoLeft) {
             for (cluster, name) in &self.counted {
                 seen.activity.entry(cluster.clone()).or_default().leaving.insert(link_of(name));
@@ -481,6 +524,14 @@ impl FleetSimulation {
         let PlacementOutcome::Place(mut placement) = decision.outcome.clone() else { return Ok(None) };
         if self.bug == Some(FleetBug::ForgetsTheLost) {
             placement.lost_clusters.clear();
+        }
+        for placed in &mut placement.clusters {
+            let is_delegated = fleet.clusters.get(&placed.name).is_some_and(|cluster| cluster.is_delegated);
+            match self.bug {
+                Some(FleetBug::SpreadsOverDelegated) => placed.delegated = is_delegated,
+                Some(FleetBug::ForgetsDelegation) => placed.delegated = false,
+                _ => {}
+            }
         }
         if self.bug == Some(FleetBug::LosesTheRest) {
             let total = object.replicas().unwrap_or(0);
@@ -549,14 +600,26 @@ impl FleetSimulation {
         }
         let own = self.works.iter().filter(|((of, _), _)| of == cluster);
         let own = own.filter(|(place, work)| !self.regarded.contains(&((*place).clone(), work.generation)));
-        let due = own.filter(|(_, work)| work.is_deleting || work.ready != Some(work.generation));
+        let is_delegated = self.is_delegated(cluster);
+        let is_submitted = |place: &(String, String)| {
+            let is_blind =
+                self.bug == Some(FleetBug::TracksTheAbsent) || self.bug == Some(FleetBug::AppliesTheDelegated);
+            !is_delegated || is_blind || self.running.contains_key(place)
+        };
+        let due = own
+            .filter(|(place, work)| work.is_deleting || (work.ready != Some(work.generation) && is_submitted(place)));
         let Some((place, work)) = due.map(|(place, work)| (place.clone(), work.clone())).next() else { return };
         if !is_reported && self.bug == Some(FleetBug::ForgetsLostReports) {
             self.regarded.insert((place.clone(), work.generation));
         }
         if work.is_deleting {
-            self.running.remove(&place);
-            self.serving.remove(&place);
+            if is_delegated && self.bug != Some(FleetBug::DeletesTheDelegated) {
+                self.log.push(format!("  releases {} in {cluster}", place.1));
+                self.submitted.insert(place.clone());
+            } else {
+                self.change(&place, None);
+                self.serving.remove(&place);
+            }
             if is_reported {
                 self.writes += 1;
                 self.works.remove(&place);
@@ -571,10 +634,57 @@ impl FleetSimulation {
             }
             return;
         }
-        self.running.insert(place.clone(), work.spec.manifest);
+        if !is_delegated || self.bug == Some(FleetBug::AppliesTheDelegated) {
+            self.change(&place, Some(work.spec.manifest));
+        }
         if is_reported {
             self.writes += 1;
             self.works.entry(place).and_modify(|stored| stored.applied = Some(work.generation));
+        }
+    }
+
+    fn is_delegated(&self, cluster: &str) -> bool {
+        self.clusters.get(cluster).is_some_and(|cluster| cluster.is_delegated)
+    }
+
+    /// An agent applies or deletes an object in its cluster.
+    fn change(&mut self, place: &(String, String), manifest: Option<Json>) {
+        if self.is_delegated(&place.0) {
+            self.trespass =
+                Some(format!("the agent of {} changes {}, which another orchestrator does", place.0, place.1));
+        }
+        match manifest {
+            Some(manifest) => drop(self.running.insert(place.clone(), manifest)),
+            None => drop(self.running.remove(place)),
+        }
+    }
+
+    /// Another orchestrator submits objects where Placements delegate them, and removes what it submitted once no agent tracks it and no Placement
+    /// delegates it there.
+    fn orchestrate(&mut self) {
+        let mut targets = BTreeMap::new();
+        for (name, placement) in &self.placements {
+            if let (Some(cluster), Some(object)) = (placement.delegated_to(), self.objects.get(name)) {
+                targets.insert((cluster.to_owned(), work_name(&parsed(object).reference)), object.clone());
+            }
+        }
+        for (place, object) in &targets {
+            if !self.running.contains_key(place) {
+                self.log.push(format!("orchestrator: submits {} in {}", place.1, place.0));
+                self.running.insert(place.clone(), object.clone());
+                self.writes += 1;
+            }
+            self.submitted.insert(place.clone());
+        }
+        let left =
+            self.submitted.iter().filter(|place| !targets.contains_key(*place) && !self.works.contains_key(*place));
+        for place in left.cloned().collect::<Vec<_>>() {
+            self.submitted.remove(&place);
+            self.serving.remove(&place);
+            if self.running.remove(&place).is_some() {
+                self.log.push(format!("orchestrator: removes {} in {}", place.1, place.0));
+                self.writes += 1;
+            }
         }
     }
 
@@ -596,6 +706,9 @@ impl FleetSimulation {
 
     /// An object that an agent has applied runs somewhere, as long as it exists.
     fn check_presence(&mut self) -> Result<(), String> {
+        if let Some(trespass) = &self.trespass {
+            return Err(trespass.clone());
+        }
         for name in OBJECTS {
             let mut own = self.works.values().filter(|work| work.spec.manifest["metadata"]["name"] == name);
             let is_applied = own.any(|work| work.applied.is_some() && !work.is_deleting);
@@ -648,8 +761,12 @@ impl FleetSimulation {
         all
     }
 
-    /// No object waits for its turn to leave a lost cluster any more: what has left does not need its agent.
+    /// No object waits for its turn to leave a lost cluster any more: what has left does not need its agent. A part that stays in a pinned cluster does,
+    /// and the other parts of its object wait for it.
     fn check_failover(&self) -> Result<(), String> {
+        if self.lost.iter().any(|name| self.clusters.get(name).is_some_and(|cluster| cluster.is_pinned)) {
+            return Ok(());
+        }
         for (name, object) in &self.objects {
             let current = self.placements.get(name);
             let request = DecisionRequest { object: &parsed(object), is_autoscaled: false, current };
@@ -678,6 +795,11 @@ impl FleetSimulation {
                 .flat_map(|placement| &placement.clusters)
                 .map(|cluster| cluster.name.as_str())
                 .collect();
+            // A Placement that nothing selects any more keeps what was spread, and a cluster that delegates its objects since then waits for a person.
+            let current = self.placements.get(name);
+            if current.is_some_and(|placement| placement.is_delegated() && placement.delegated_to().is_none()) {
+                continue;
+            }
             let actual: Vec<&str> = places.iter().map(|(cluster, _)| *cluster).collect();
             if decided != actual {
                 return Err(format!("{name} is placed in {decided:?}, and runs in {actual:?}"));
