@@ -19,6 +19,9 @@ impl fmt::Display for ConformancePage<'_> {
         let Self { version, report } = self;
         let omitted: usize = report.omitted.values().map(BTreeSet::len).sum();
         writeln!(page, "{}", intro(version))?;
+        if !report.added.is_empty() {
+            writeln!(page, "{}", of_two_runs(report.added.len()))?;
+        }
         writeln!(page, "| Conformance tests | |\n|---|---|")?;
         writeln!(page, "| passed | {} |", report.passed.len())?;
         writeln!(page, "| of these, at the second attempt | {} |", report.repeated.len())?;
@@ -52,6 +55,13 @@ the Go module of the release, under the names of the public images.
     )
 }
 
+fn of_two_runs(added: usize) -> String {
+    let tests = if added == 1 { "1 test".to_owned() } else { format!("{added} tests") };
+    format!(
+        "The figures are of a run of all tests, and of one of some tests after it. {tests} ran in the second only.\n"
+    )
+}
+
 fn row(page: &mut fmt::Formatter<'_>, left: &str, right: &str) -> fmt::Result {
     writeln!(page, "| {} | {} |", cell(left), cell(right))
 }
@@ -71,19 +81,26 @@ fn cell(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::{
+        collections::{BTreeMap, BTreeSet},
+        fs,
+    };
 
     use super::ConformancePage;
     use crate::report::ConformanceReport;
 
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
     #[test]
     fn the_page_counts_and_names() {
-        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<String>>();
         let report = ConformanceReport {
             passed: names(&["a", "b"]),
             repeated: names(&["b"]),
             failed: BTreeMap::from([("c".to_owned(), "x|y".to_owned())]),
             omitted: BTreeMap::from([("they are slow".to_owned(), names(&["d", "e", "f", "g"]))]),
+            added: BTreeSet::new(),
         };
         let page = ConformancePage { version: "1.2.3", report: &report }.to_string();
         for line in [
@@ -97,5 +114,52 @@ mod tests {
         ] {
             assert!(page.lines().any(|written| written == line), "{line} is missing:\n{page}");
         }
+        assert!(!page.contains("two runs") && !page.contains("in the second only"), "{page}");
+        let report = ConformanceReport { added: names(&["b"]), ..report };
+        let page = ConformancePage { version: "1.2.3", report: &report }.to_string();
+        assert!(page.contains("1 test ran in the second only."), "{page}");
+    }
+
+    /// Returns this many names.
+    fn some(kind: &str, count: &str) -> BTreeSet<String> {
+        (0..count.parse().unwrap()).map(|number: usize| format!("{kind}{number}")).collect()
+    }
+
+    /// Reads the report from a page. Names that the page only counts are others.
+    fn read(page: &str) -> ConformanceReport {
+        let section = |title: &str| page.split(&format!("\n## {title}\n")).nth(1).unwrap_or_default();
+        let until = |text: &str| text.split("\n## ").next().unwrap().to_owned();
+        let rows = |text: &str| -> Vec<(String, String)> {
+            let cells = text.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | "));
+            let read = |cell: &str| cell.replace("\\|", "|").replace("&lt;", "<");
+            cells.map(|(left, right)| (read(left), read(right))).collect()
+        };
+        let counts: BTreeMap<String, String> = rows(&until(page)).into_iter().collect();
+        let repeated = until(section("Passed at the second attempt"));
+        let repeated: BTreeSet<String> =
+            repeated.lines().filter_map(|line| line.strip_prefix("- ")).map(str::to_owned).collect();
+        let passed = some("passed", &counts["passed"]).into_iter().skip(repeated.len());
+        let omitted = rows(&until(section("Left out"))).into_iter().filter(|(tests, _)| tests != "Tests");
+        let omitted = omitted.enumerate().map(|(at, (tests, why))| match tests.parse::<usize>() {
+            Ok(_) => (why, some(&format!("omitted{at}-"), &tests)),
+            Err(_) => (why, tests.split("; ").map(str::to_owned).collect()),
+        });
+        let added = page
+            .split_once(" tests ran in the second only")
+            .map_or("0", |(before, _)| before.rsplit(' ').next().unwrap());
+        ConformanceReport {
+            passed: passed.chain(repeated.clone()).collect(),
+            repeated,
+            failed: rows(&until(section("Failed"))).into_iter().filter(|(test, _)| test != "Test").collect(),
+            omitted: omitted.collect(),
+            added: some("added", added),
+        }
+    }
+
+    #[test]
+    fn the_page_is_as_a_run_writes_it() {
+        let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/conformance.md")).unwrap();
+        let version = page.split("conformance tests of Kubernetes ").nth(1).unwrap().split(' ').next().unwrap();
+        assert_eq!(ConformancePage { version, report: &read(&page) }.to_string(), page);
     }
 }

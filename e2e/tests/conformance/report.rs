@@ -19,6 +19,8 @@ pub(crate) struct ConformanceReport {
     pub(crate) failed: BTreeMap<String, String>,
     /// The names by the reason why they did not run.
     pub(crate) omitted: BTreeMap<String, BTreeSet<String>>,
+    /// Those that a run of all tests left out, and that ran later.
+    pub(crate) added: BTreeSet<String>,
 }
 
 impl ConformanceReport {
@@ -30,6 +32,20 @@ impl ConformanceReport {
             read.add(spec);
         }
         read
+    }
+
+    /// Adds the tests of a later run that this one left out. What this run found stays.
+    pub(crate) fn complete(&mut self, later: Self) {
+        let ran: BTreeSet<String> = self.passed.iter().chain(self.failed.keys()).cloned().collect();
+        self.passed.extend(later.passed.difference(&ran).cloned());
+        self.repeated.extend(later.repeated.difference(&ran).cloned());
+        self.failed.extend(later.failed.into_iter().filter(|(name, _)| !ran.contains(name)));
+        let all = self.passed.iter().chain(self.failed.keys());
+        self.added = all.filter(|name| !ran.contains(*name)).cloned().collect();
+        for names in self.omitted.values_mut() {
+            names.retain(|name| !self.added.contains(name));
+        }
+        self.omitted.retain(|_, names| !names.is_empty());
     }
 
     fn add(&mut self, spec: &Value) {
@@ -78,6 +94,8 @@ fn message(spec: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use serde_json::{Value, json};
 
     use super::ConformanceReport;
@@ -115,6 +133,30 @@ mod tests {
         let reasons: Vec<&String> = report.omitted.keys().collect();
         assert!(reasons[0].starts_with("`[Serial]`: "), "{reasons:?}");
         assert_eq!(reasons[1], "the test skips itself: no Windows here");
+    }
+
+    #[test]
+    fn a_later_run_adds_only_what_was_left_out() {
+        let mut report = read(&[
+            spec("run [Conformance]", "passed", 1, ""),
+            spec("end [Conformance]", "failed", 2, "timed out"),
+            spec("need a program [Conformance]", "skipped", 1, "no program"),
+            spec("fill a Node [Serial] [Conformance]", "skipped", 0, ""),
+        ]);
+        report.complete(read(&[
+            spec("run [Conformance]", "failed", 2, "no"),
+            spec("end [Conformance]", "passed", 1, ""),
+            spec("need a program [Conformance]", "passed", 2, ""),
+            spec("begin [Conformance]", "failed", 2, "no"),
+        ]));
+        let name = |text: &str| format!("[sig-node] Pods {text} [Conformance]");
+        let names = |texts: &[&str]| texts.iter().map(|text| name(text)).collect::<BTreeSet<_>>();
+        assert_eq!(report.passed, names(&["run", "need a program"]));
+        assert_eq!(report.repeated, names(&["need a program"]));
+        assert_eq!(report.failed.into_keys().collect::<BTreeSet<_>>(), names(&["end", "begin"]));
+        assert_eq!(report.added, names(&["need a program", "begin"]));
+        let omitted: Vec<_> = report.omitted.into_values().collect();
+        assert_eq!(omitted, [names(&["fill a Node [Serial]"])]);
     }
 
     #[test]

@@ -15,8 +15,11 @@ use keelway_machine_io::image;
 
 use crate::omitted;
 
-/// A regular expression for the names of the specs to run. Without it, all run.
+/// A regular expression for the names of the specs to run. Without it, all run. The page then has those of them that the last run of all specs left out.
 const FOCUS: &str = "KEELWAY_CONFORMANCE_FOCUS";
+/// The report of all specs, and of those that a focus selects.
+const OF_ALL: &str = "report.json";
+const OF_FOCUS: &str = "focus.json";
 /// The number of specs that run at a time.
 const PROCESSES: &str = "KEELWAY_CONFORMANCE_PROCESSES";
 /// The number of runs of a spec that fails. On a machine with few cores, load alone exceeds the deadlines of some specs.
@@ -39,9 +42,18 @@ impl Suite {
         Self { cache: cache().unwrap(), output, focus }
     }
 
+    /// Returns the report of the last run of all specs. `None` if there is none, or if all specs run now.
+    pub(crate) fn earlier_report(&self) -> Option<String> {
+        self.focus.as_ref().and_then(|_| fs::read_to_string(self.output.join(OF_ALL)).ok())
+    }
+
     /// Returns whether all specs run.
     pub(crate) fn is_whole(&self) -> bool {
         self.focus.is_none()
+    }
+
+    fn report(&self) -> &'static str {
+        if self.is_whole() { OF_ALL } else { OF_FOCUS }
     }
 
     /// Returns the file with the output of the suite.
@@ -61,7 +73,7 @@ impl Suite {
     /// Runs the specs, and returns the report of ginkgo.
     pub(crate) fn run(&self, kubectl: &Kubectl) -> String {
         println!("the output of the conformance tests is in {}", self.log().display());
-        let report = self.output.join("report.json");
+        let report = self.output.join(self.report());
         // A suite that ends without a report must not leave that of the previous run.
         let _ = fs::remove_file(&report);
         let log = File::create(self.log()).unwrap();
@@ -79,7 +91,7 @@ impl Suite {
             .args(["--label-filter", &omitted::label_filter()])
             .args(omitted::SPECS.iter().flat_map(|(part, _)| ["--skip", part]))
             .args(self.focus.iter().flat_map(|focus| ["--focus", focus]))
-            .args(["--json-report", "report.json", "--output-dir"])
+            .args(["--json-report", self.report(), "--output-dir"])
             .arg(&self.output)
             .arg(program("e2e.test"))
             .args(["--", "--provider", "skeleton", "--disable-log-dump", "--kubeconfig"])
