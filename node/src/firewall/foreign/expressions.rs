@@ -74,7 +74,8 @@ impl<'a> RuleEvaluation<'a> {
             "cmp" => self.compare(expression),
             "range" => self.range(expression),
             "lookup" => self.look_up(expression),
-            "match" => extension(expression),
+            "fib" => self.route(expression),
+            "match" => extension(self.packet, expression),
             "target" => target(expression),
             _ => self.other(expression),
         }
@@ -195,6 +196,19 @@ impl<'a> RuleEvaluation<'a> {
         }
     }
 
+    /// Loads the type of an address (`NFT_FIB_RESULT_ADDRTYPE`). With other flags than one of `saddr` and `daddr`, it depends on an interface or a mark.
+    fn route(&mut self, expression: &NftExpression) -> ExpressionEffect {
+        const ADDRESS_TYPE: u32 = 3;
+        let (source, destination) = self.packet.address_types();
+        let kind = match (expression.number(2), expression.number(3)) {
+            (Some(ADDRESS_TYPE), Some(1)) => source,
+            (Some(ADDRESS_TYPE), Some(2)) => destination,
+            _ => return self.other(expression),
+        };
+        self.store(expression.number(1), Some(known(&u32::from(kind).to_ne_bytes())));
+        ExpressionEffect::Matches
+    }
+
     fn fetch(&self, register: Option<u32>, length: usize) -> Vec<Option<u8>> {
         let from = register.and_then(offset).unwrap_or(REGISTERS);
         (from..from.saturating_add(length)).map(|at| self.registers.get(at).copied().flatten()).collect()
@@ -242,10 +256,11 @@ fn connection(key: u32) -> Option<Vec<u8>> {
 }
 
 /// Evaluates a match of `iptables`. Of `conntrack`, only states are known (`struct xt_conntrack_mtinfo3`).
-fn extension(expression: &NftExpression) -> ExpressionEffect {
+fn extension(packet: &ProbePacket, expression: &NftExpression) -> ExpressionEffect {
     const STATE: u16 = 1;
     match expression.text(1).as_deref() {
         Some("comment") => ExpressionEffect::Matches,
+        Some("addrtype") => address_types(packet, expression).map_or(ExpressionEffect::Unknown, matched),
         Some("conntrack") => {
             let word = |at: usize| {
                 let bytes = expression.bytes(3)?.get(at..)?.first_chunk()?;
@@ -258,6 +273,20 @@ fn extension(expression: &NftExpression) -> ExpressionEffect {
         }
         _ => ExpressionEffect::Unknown,
     }
+}
+
+/// Whether the packet has the types of addresses of a match (`struct xt_addrtype_info_v1`). `None`: it depends on an interface.
+fn address_types(packet: &ProbePacket, expression: &NftExpression) -> Option<bool> {
+    const INVERTED: [u32; 2] = [1, 2];
+    let info = expression.bytes(3).filter(|_| expression.number(2) == Some(1))?;
+    let mask = |at: usize| Some(u16::from_ne_bytes(*info.get(at..)?.first_chunk()?));
+    let flags = u32::from_ne_bytes(*info.get(4..)?.first_chunk()?);
+    if flags & !(INVERTED[0] | INVERTED[1]) != 0 {
+        return None;
+    }
+    let (source, destination) = packet.address_types();
+    let has = |kind: u8, mask: u16, inverted: u32| mask == 0 || (mask & (1 << kind) != 0) != (flags & inverted != 0);
+    Some(has(source, mask(0)?, INVERTED[0]) && has(destination, mask(2)?, INVERTED[1]))
 }
 
 fn target(expression: &NftExpression) -> ExpressionEffect {

@@ -4,12 +4,12 @@ use ipnet::IpNet;
 
 use super::{
     expressions::{NEUTRAL_TARGETS, RuleDecision},
-    probe::ProbePacket,
+    probe::{LOCAL, ProbePacket, UNICAST},
     ruleset::NftVerdict,
 };
 
 /// Modules whose options decide. All others may match or not by themselves.
-const MODULES: [&str; 6] = ["tcp", "udp", "conntrack", "state", "comment", "multiport"];
+const MODULES: [&str; 7] = ["tcp", "udp", "conntrack", "state", "comment", "multiport", "addrtype"];
 /// The names of TCP.
 const TCP: [&str; 2] = ["tcp", "6"];
 /// `NF_INET_FORWARD`, `NF_INET_POST_ROUTING`
@@ -83,6 +83,8 @@ impl LegacyOption {
             "-m" => (MODULES.contains(&value)).then_some(true),
             "--dport" | "--dports" => is_port(value, packet.port),
             "--ctstate" | "--state" => Some(value.split(',').any(|state| state == "NEW")),
+            "--src-type" => has_type(value, packet.address_types().0),
+            "--dst-type" => has_type(value, packet.address_types().1),
             "--comment" => Some(true),
             _ => None,
         }
@@ -98,6 +100,16 @@ fn verdict(target: &str) -> Option<NftVerdict> {
         neutral if NEUTRAL_TARGETS.contains(&neutral) => None,
         chain => Some(NftVerdict::Jump(chain.to_owned())),
     }
+}
+
+/// Whether a list of types of addresses, such as `LOCAL,BROADCAST`, contains this one.
+fn has_type(list: &str, kind: u8) -> Option<bool> {
+    let name = match kind {
+        UNICAST => "UNICAST",
+        LOCAL => "LOCAL",
+        _ => return None,
+    };
+    Some(list.split(',').any(|listed| listed == name))
 }
 
 /// `+` at the end stands for any name with that prefix.

@@ -11,6 +11,10 @@ const TCP: u8 = 6;
 /// `NF_CT_STATE_BIT(IP_CT_NEW)`
 pub(super) const NEW: u32 = 1 << 3;
 
+/// `RTN_UNICAST`, `RTN_LOCAL`
+pub(super) const UNICAST: u8 = 1;
+pub(super) const LOCAL: u8 = 2;
+
 /// Where a packet goes: through the machine, or to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProbeWay {
@@ -43,6 +47,15 @@ impl ProbePacket {
             ProbeWay::Forwarded => &[0, 2, 4],
             ProbeWay::Delivered => &[0, 1],
         }
+    }
+
+    /// Returns the types of its source and its destination (`RTN_*`), as routes of this machine have them. All sources are other machines or pods.
+    pub(super) fn address_types(&self) -> (u8, u8) {
+        let destination = match self.way {
+            ProbeWay::Forwarded => UNICAST,
+            ProbeWay::Delivered => LOCAL,
+        };
+        (UNICAST, destination)
     }
 
     /// Returns a byte of the network header, if it is known.

@@ -1,6 +1,6 @@
 //! Rules as other programs write them, read from the kernel. Without root, the tests do nothing.
 
-use std::net::IpAddr;
+use std::{io::Write, net::IpAddr};
 
 use rustix::thread::UnshareFlags;
 
@@ -122,10 +122,12 @@ fn passing_and_unknown_rules_raise_no_alarm() {
         "meta mark vmap { 7 : drop, 8 : accept };",
         "iifname vmap { docker0 : drop, cni0 : accept };",
         "ip saddr @none accept; meta mark 7 drop; accept;",
+        "fib daddr type unicast fib saddr type unicast accept;",
+        "fib daddr type local drop; fib daddr . iif type local drop; accept;",
     ]
     .map(|rules| forward(rules).replace("chain back", "set none { type ipv4_addr; }; chain back"));
     let rulesets: Vec<&str> = passing.iter().map(String::as_str).collect();
-    assert_eq!(dropped(&packet("cni0", "keelway0"), &rulesets), [""; 11]);
+    assert_eq!(dropped(&packet("cni0", "keelway0"), &rulesets), [""; 13]);
     // Without the rule, the policy drops the packet.
     assert_eq!(dropped(&packet("cni0", "keelway0"), &[&forward("")]), ["ip t f"]);
 }
@@ -194,6 +196,76 @@ fn each_change_has_another_generation() {
     });
 }
 
+/// What ufw 0.36.2 of Debian 12 writes after `ufw allow 22/tcp` and `ufw enable`, as nftables and `iptables-save` list it.
+const UFW: [&str; 2] = [include_str!("recorded/ufw.nft"), include_str!("recorded/ufw.iptables-save")];
+/// The packets that ufw drops, and the chains that do.
+const DROPPED_BY_UFW: [((&str, &str), &str); 4] = [
+    (("cni0", "keelway0"), "FORWARD"),
+    (("keelway0", "cni0"), "FORWARD"),
+    (("cni0", "eth0"), "FORWARD"),
+    (("keelway0", ""), "INPUT"),
+];
+
+#[test]
+fn rules_of_ufw_drop_packets_until_the_interfaces_are_accepted() {
+    if !is_root() {
+        return;
+    }
+    let [listed, saved] = UFW;
+    for ((input, output), chain) in DROPPED_BY_UFW {
+        let packet = packet(input, output);
+        // The commands that the error names.
+        let accept = |interface: &str| format!("insert rule ip filter {chain} iifname {interface} counter accept\n");
+        let accepted = format!("{listed}\n{}{}", accept("cni0"), accept("keelway*"));
+        assert_eq!(
+            dropped(&packet, &[listed, &accepted]),
+            [format!("ip filter {chain}"), String::new()],
+            "{input} {output}"
+        );
+
+        // `iptables` stores some of these rules in another form.
+        if let Some(restored) = restored_by_iptables(saved, &packet) {
+            assert_eq!(restored, format!("ip filter {chain}"), "{input} {output}");
+        }
+        let legacy = |rules: &str| dropping_chain(&legacy::ruleset("iptables-legacy", rules), &packet);
+        let found = legacy(saved).unwrap();
+        assert_eq!((found.chain.as_str(), found.rule), (format!("iptables-legacy filter {chain}").as_str(), None));
+        let first = format!("-A {chain} -j ufw-before-logging-");
+        let accept = |interface: &str| format!("-A {chain} -i {interface} -j ACCEPT\n");
+        let accepted = saved.replace(&first, &format!("{}{}{first}", accept("cni0"), accept("keelway+")));
+        assert_eq!(legacy(&accepted), None, "{input} {output}");
+    }
+}
+
+/// Returns what drops a packet once `iptables-nft` has restored these rules. `None` if the machine lacks this program.
+fn restored_by_iptables(saved: &str, packet: &ProbePacket) -> Option<String> {
+    let mut found = None;
+    within(UnshareFlags::NEWNET, || {
+        let restore = std::process::Command::new("iptables-nft-restore").stdin(std::process::Stdio::piped()).spawn();
+        let Ok(mut restore) = restore else { return };
+        restore.stdin.take().unwrap().write_all(saved.as_bytes()).unwrap();
+        assert!(restore.wait().unwrap().success());
+        let chain = ForeignRules::read().unwrap().unwrap().dropping_chain(packet);
+        found = Some(chain.map_or_else(String::new, |chain| chain.chain));
+    });
+    found
+}
+
+/// What firewalld 1.3.3 of Debian 12 writes, before and after the command that the error names.
+const FIREWALLD: [&str; 2] = [include_str!("recorded/firewalld.nft"), include_str!("recorded/firewalld-trusted.nft")];
+
+#[test]
+fn rules_of_firewalld_drop_packets_until_the_interfaces_are_trusted() {
+    if !is_root() {
+        return;
+    }
+    for (input, output) in [("cni0", "keelway0"), ("keelway3", "cni0")] {
+        let expected = ["inet firewalld filter_FWD_public rule", ""];
+        assert_eq!(dropped(&packet(input, output), &FIREWALLD), expected, "{input} {output}");
+    }
+    assert_eq!(dropped(&packet("keelway0", ""), &FIREWALLD), ["inet firewalld filter_IN_public rule", ""]);
+}
+
 /// What `iptables` writes is read, too, if the machine has this program.
 #[test]
 fn rules_of_iptables_are_read() {
@@ -211,6 +283,12 @@ fn rules_of_iptables_are_read() {
         assert!(drops());
         iptables("-A FORWARD -m conntrack --ctstate NEW -i cni0 -j ACCEPT");
         assert!(!drops());
+        iptables("-I FORWARD -m addrtype --dst-type LOCAL -j REJECT");
+        iptables("-I FORWARD -m addrtype ! --dst-type UNICAST -j REJECT");
+        assert!(!drops());
+        iptables("-I FORWARD -m addrtype ! --src-type LOCAL --dst-type UNICAST,BROADCAST -j REJECT");
+        assert!(drops());
+        iptables("-D FORWARD 1");
         iptables("-I FORWARD -p tcp -m tcp --dport 10250 -j REJECT");
         assert!(drops());
     });
