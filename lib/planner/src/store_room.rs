@@ -17,7 +17,8 @@ use keelway_api::{
 };
 
 use crate::{
-    PassObservation, WaitBlocker, WaitSubject, plan::Plan, store_queries::has_store, text::listed, verdict::verdict,
+    PassObservation, WaitBlocker, WaitSubject, Waiting, plan::Plan, store_queries::has_store, text::listed,
+    verdict::verdict,
 };
 
 /// The condition of a Cluster. It exists only while a store lacks space.
@@ -33,8 +34,11 @@ pub(crate) fn plan_room(plan: &mut Plan, seen: &PassObservation, now: &Time) {
         let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         let is_told = condition::has(conditions, HAS_ROOM);
         let quota = cluster.spec.etcd.quota();
+        let subject = WaitSubject::Role(name.clone(), Role::Etcd);
         let is_observed = seen.stores.contains_key(id) || cluster.spec.paused || !has_store(cluster);
-        let says = match StoreRoom::of(plan, seen, (id, quota)).room_status((quota, is_told)) {
+        let asks = |waiting: &Waiting| waiting.subject == subject && waiting.blocker == WaitBlocker::FilledQuota;
+        let is_filled = plan.waiting.iter().any(asks);
+        let says = match StoreRoom::of(plan, seen, (id, quota)).room_status((quota, is_told), is_filled) {
             RoomStatus::Nothing => continue,
             // A document that does not change stays shared.
             RoomStatus::HasRoom if !is_told => continue,
@@ -43,7 +47,7 @@ pub(crate) fn plan_room(plan: &mut Plan, seen: &PassObservation, now: &Time) {
         };
         if says.is_some() && !is_observed {
             // The next pass observes the store, because the condition is reported, and decides whether space can be freed.
-            plan.wait_in_progress(WaitSubject::Role(name.clone(), Role::Etcd), WaitBlocker::MemberList);
+            plan.wait_in_progress(subject, WaitBlocker::MemberList);
         }
         let Some(cluster) = plan.documents.clusters.get_mut(&name) else { continue };
         let generation = cluster.metadata.generation;
@@ -85,13 +89,20 @@ impl StoreRoom {
     }
 
     /// A store that was near its quota has room again below three quarters of it. The gap avoids a new report each time that the size crosses
-    /// one threshold.
-    fn room_status(&self, (quota, is_told): (Memory, bool)) -> RoomStatus {
+    /// one threshold. If the data in use fills the quota, a person makes room.
+    fn room_status(&self, (quota, is_told): (Memory, bool), is_filled: bool) -> RoomStatus {
         let near = if is_told { DatabaseRoom::Less } else { DatabaseRoom::NearQuota };
         let (full, nearly) = (self.members_at_least(DatabaseRoom::NoSpace), self.members_at_least(near));
         if !full.is_empty() {
+            let remedy = if is_filled {
+                format!(
+                    "; the data in use fills the quota of {quota}: increase spec.etcd.quota, or delete objects, and Keelway disarms the alarm"
+                )
+            } else {
+                String::new()
+            };
             let message = format!(
-                "{}: the alarm NOSPACE is raised, and the API server accepts no writes but deletions until it is disarmed",
+                "{}: the alarm NOSPACE is raised, and the API server accepts no writes but deletions until it is disarmed{remedy}",
                 listed(full.iter().copied())
             );
             return RoomStatus::Verdict(verdict(ConditionStatus::False, ConditionReason::NoSpace, message));

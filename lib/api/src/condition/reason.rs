@@ -204,7 +204,7 @@ reasons! {
         => "Keelway defragments members of which a fifth or more is free; otherwise delete objects that fill etcd, or increase `spec.etcd.quota`: docs/operations.md, \".. etcd runs out of space\"";
     NoSpace, WARNING, "Cluster", "EtcdHasRoom":
         "etcd has raised the alarm `NOSPACE`: the API server rejects all writes except deletions until the alarm is disarmed"
-        => "Keelway compacts and defragments etcd, and disarms the alarm; if `keelway plan` reports that the data in use fills the quota, increase `spec.etcd.quota` or delete objects: docs/operations.md, \".. etcd runs out of space\"";
+        => "Keelway compacts and defragments etcd, and disarms the alarm; if the message reports that the data in use fills the quota, increase `spec.etcd.quota` or delete objects: docs/operations.md, \".. etcd runs out of space\"";
     NoMajority, WARNING, "Cluster", "EtcdMembersHealthy":
         "fewer than a majority of the etcd members work together: the API server serves nothing until they do"
         => "bring the machines of the members that the message names back; if they are gone for good: docs/operations.md, \".. etcd lost its quorum\"";
