@@ -14,8 +14,8 @@ use keelway_machine::action::{Action, PodAction};
 use keelway_pki::CertificateFacts;
 
 use super::{
-    bug::Bug, losses::SimulatedLosses, person::PersonAction, random::Random, rollout_rules::first_certificate,
-    rules::role_of, sleep_bugs::SleepBug, state::SimulationState,
+    bug::Bug, person::PersonAction, random::Random, rollout_rules::first_certificate, rules::role_of,
+    sleep_bugs::SleepBug, state::SimulationState,
 };
 
 pub(super) const STOPPED: &str = "no component starts that the sleep of its cluster stops";
@@ -24,8 +24,7 @@ pub(super) const RENEWED: &str =
     "certificates that expired in the sleep of a cluster are renewed before its components start";
 pub(super) const REQUESTED: &str = "in the end, a cluster sleeps or is awake as a person requested last";
 
-/// One of this many runs without lost machines has clusters that sleep. Those with lost machines
-/// are left out: a store that loses its quorum in sleep is repaired once its cluster is awake.
+/// One of this many runs has clusters that sleep.
 const RUNS: u32 = 3;
 /// More epochs of such a run: falling asleep and waking up take many passes.
 const MORE_EPOCHS: u64 = 1;
@@ -46,7 +45,7 @@ pub(super) struct SimulatedSleeps {
 impl SimulatedSleeps {
     pub(super) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed.rotate_left(48) ^ 0x51ee);
-        let happen = random.one_in(RUNS) && !SimulatedLosses::new(seed).happen;
+        let happen = random.one_in(RUNS);
         Self { random, happen, requested: BTreeMap::new(), slept: SignedDuration::ZERO }
     }
 
@@ -111,7 +110,7 @@ impl SimulationState {
     /// Wakes the clusters for which something is left to do, and half of the others.
     pub(super) fn end_sleeps(&mut self) {
         let is_drained = self.saved.hypervisors.values().any(|machine| machine.spec.drain);
-        let has_work = is_drained || self.rollouts.happen || self.restores.happen;
+        let has_work = is_drained || self.losses.happen || self.rollouts.happen || self.restores.happen;
         let broken = [self.clusters_that_lost_data(), self.clusters_whose_authority_ended()].concat();
         let asleep = self.saved.clusters.iter().filter(|(_, cluster)| cluster.spec.asleep && !cluster.deleted());
         for name in asleep.map(|(name, _)| name.clone()).collect::<Vec<_>>() {

@@ -1,9 +1,11 @@
 //! A cluster that sleeps: its components are stopped, and its data stays.
 
+use std::collections::BTreeSet;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Cluster, Time, role::Role};
+use crate::{Cluster, Time, name::ComponentName, role::Role};
 
 /// The sleep of a cluster, from its first step until the cluster is awake again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -13,6 +15,10 @@ pub struct SleepStatus {
     pub phase: SleepPhase,
     /// When this step began.
     pub since: Time,
+    /// In `StartingStore`: the etcd members that may start. They start one after the other, because members that start at the same time wait for each
+    /// other's response for seconds.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub started_members: BTreeSet<ComponentName>,
 }
 
 /// The steps of falling asleep, and of waking up. No machine gets the config of a step before the step is recorded.
@@ -28,9 +34,9 @@ pub enum SleepPhase {
     StoppingStore,
     /// Nothing runs but the ingresses.
     Asleep,
-    /// The etcd members start.
+    /// The etcd members start, one after the other.
     StartingStore,
-    /// The API servers start. After that, the cluster is awake, and all others start.
+    /// The API servers start, and the ingresses are replaced by ones that forward to them. After that, the cluster is awake, and all others start.
     StartingServers,
 }
 
@@ -53,7 +59,7 @@ impl SleepPhase {
     /// Returns whether the ingresses answer requests themselves in this phase, and have no connections to API servers.
     #[must_use]
     pub fn is_answered_by_ingresses(self) -> bool {
-        self >= Self::Answering
+        (Self::Answering..=Self::StartingStore).contains(&self)
     }
 }
 
@@ -86,5 +92,12 @@ impl Cluster {
     #[must_use]
     pub fn stops_in_sleep(&self, role: Role) -> bool {
         self.sleep_phase().is_some_and(|phase| phase.stops(role))
+    }
+
+    /// Returns whether this etcd member starts after others when the cluster wakes up.
+    #[must_use]
+    pub fn starts_later(&self, member: &ComponentName) -> bool {
+        let sleep = self.status.as_ref().and_then(|status| status.sleep.as_ref());
+        sleep.is_some_and(|sleep| sleep.phase == SleepPhase::StartingStore && !sleep.started_members.contains(member))
     }
 }

@@ -198,7 +198,8 @@ impl<'a> PodInputs<'a> {
     /// The condition for the first start and for each later one.
     fn start(&self) -> Start {
         let document = self.tenant.document;
-        if document.stops_in_sleep(self.spec.role) {
+        let starts_later = self.spec.role == Role::Etcd && document.starts_later(&self.pod.component);
+        if document.stops_in_sleep(self.spec.role) || starts_later {
             return Start::Stopped;
         }
         if let Some(start) = rebuild::start_in_rebuild(document, self.spec.role, &self.pod.component) {

@@ -104,14 +104,17 @@ impl<'a> ReplacementTurns<'a> {
     }
 
     /// Holds the ingresses of a cluster that sleeps and that answer, except the one whose turn it is. A machine that does not respond is not awaited: a
-    /// certificate may end first. None is held while the ingresses begin to answer, because the API servers wait for all of them.
+    /// certificate may end first. None is held while the ingresses begin to answer, because the API servers wait for all of them, nor when they stop
+    /// to answer, because no request could succeed before.
     fn take_in_sleep(
         &mut self,
         tenant: &Tenant<'a>,
         seen: &PassObservation,
         wanted: impl Fn(&PodName, &ComponentSpec) -> Option<Pod>,
     ) {
-        if tenant.document.deleted() || tenant.document.sleep_phase() == Some(SleepPhase::Answering) {
+        let phase = tenant.document.sleep_phase();
+        let are_all_replaced = matches!(phase, Some(SleepPhase::Answering | SleepPhase::StartingServers));
+        if tenant.document.deleted() || are_all_replaced {
             return;
         }
         let mut ingresses = Replicas::of(tenant, seen, Role::Ingress, None);

@@ -11,19 +11,24 @@
 //! 2. Every machine that responds has an agent that can stop a pod and keep its data.
 //! 3. The ingresses answer by themselves before any API server stops, so no API server loses a request that an ingress sent it.
 //! 4. The API servers stop before any etcd member does. A machine that does not respond is not awaited: it gets the config when it returns.
-//! 5. On waking, the API servers start after a majority of the etcd members is healthy, and all others after an API server is ready. If the machines that
-//!    respond do not hold the data of a majority, or a restore is requested, the cluster is awake at once, because a store is repaired only then.
+//! 5. On waking, the API servers start after a majority of the etcd members is healthy, and all others after an API server is ready. The ingresses stop to
+//!    answer by themselves when the API servers start. If the machines that respond do not hold the data of a majority, or a restore is requested, the
+//!    cluster is awake at once, because a store is repaired only then.
 //! 6. Of the ingresses that answer by themselves, one at a time is replaced, while another one answers. As in gate 4, a machine that does not respond is not
 //!    awaited.
+//! 7. On waking, the etcd members start one after the other. When a member starts, it compares its data with the others, and waits 7 s for each one that
+//!    listens and does not respond yet (etcd's `InitialCorruptCheck`). Members that start at the same time wait for each other, one after the other.
 
-use alloc::{collections::BTreeSet, string::String, vec::Vec};
+use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
 use keelway_api::{
     Cluster, Component, Documents, Time,
     cluster::{EtcdMember, EtcdStatus, MemberPhase},
     condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     documents::SecretName,
+    jiff::SignedDuration,
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
+    release::find,
     role::Role,
     rotation::{RotatedKey, RotationPhase, RotationRequest},
     sleep::{SleepPhase, SleepStatus},
@@ -43,6 +48,8 @@ use crate::{
 
 /// The condition of a Cluster that sleeps, falls asleep or wakes up. It exists only then.
 const ASLEEP: &str = "Asleep";
+/// After this time, all etcd members start at once, so that one that cannot start does not keep the others from it.
+const MEMBERS_IN_TURN: SignedDuration = SignedDuration::from_secs(20);
 
 /// What a cluster that sleeps, falls asleep or wakes up waits for. The text follows "waits for".
 #[expect(missing_docs, reason = "the texts state what is missing")]
@@ -74,6 +81,11 @@ pub enum SleepBlocker {
     Restore(String),
     #[error("the cluster to wake up, before its keys are rotated: run `keelway cluster wake --name {0}` (spec.asleep)")]
     Rotation(String),
+    #[error(
+        "the cluster to wake up, before its components follow {}: run `keelway cluster wake --name {cluster}` (spec.asleep)",
+        listed(.changes.iter())
+    )]
+    Change { cluster: String, changes: Vec<String> },
 }
 
 /// The next step of a cluster.
@@ -112,13 +124,15 @@ fn take_step(plan: &mut Plan, seen: &PassObservation, (name, id): (&ClusterRef, 
         (false, Some(phase)) => wake_up(&plan.documents, seen, id, phase),
         (false, None) => return,
     };
+    start_members(plan, seen, (name, id), now);
     match next {
         SleepStep::Sleeps => {}
         SleepStep::Waits(blocker) if matches!(blocker, SleepBlocker::Agent(_)) => plan.block(name, blocker),
         SleepStep::Waits(blocker) => plan.wait_in_progress(name, WaitBlocker::Sleep(blocker)),
         SleepStep::Next(phase) => {
             note_turn(plan, name, before);
-            record(plan, name, Some(SleepStatus { phase, since: now.clone() }));
+            record(plan, name, Some(SleepStatus { phase, since: now.clone(), started_members: BTreeSet::new() }));
+            start_members(plan, seen, (name, id), now);
             let blocker = step_blocker(&plan.documents, seen, id, phase);
             plan.waiting.extend(blocker.map(|blocker| Waiting::of_cluster(name, WaitKind::InProgress, blocker)));
         }
@@ -127,6 +141,29 @@ fn take_step(plan: &mut Plan, seen: &PassObservation, (name, id): (&ClusterRef, 
             record(plan, name, None);
             remove_ingress_keys(&mut plan.documents, id);
         }
+    }
+}
+
+/// Gate 7: lets the next etcd member start once those before it run.
+fn start_members(plan: &mut Plan, seen: &PassObservation, (name, id): (&ClusterRef, &ClusterId), now: &Time) {
+    let status = plan.documents.clusters.get(name).and_then(|cluster| cluster.status.as_ref());
+    let Some(sleep) = status.and_then(|status| status.sleep.as_ref()) else { return };
+    if sleep.phase != SleepPhase::StartingStore {
+        return;
+    }
+    let is_over = now.0.duration_since(sleep.since.0) >= MEMBERS_IN_TURN;
+    let mut started = sleep.started_members.clone();
+    for (pod, component) in of_role(&plan.documents, id, Role::Etcd) {
+        let state = seen.machine(&component.spec.hypervisor);
+        let runs = state.is_none_or(|state| state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod));
+        started.insert(pod.component.clone());
+        if !runs && !is_over {
+            break;
+        }
+    }
+    if started != sleep.started_members {
+        let sleep = SleepStatus { started_members: started, ..sleep.clone() };
+        record(plan, name, Some(sleep));
     }
 }
 
@@ -171,7 +208,8 @@ fn fall_asleep(documents: &Documents, seen: &PassObservation, id: &ClusterId, ph
         SleepPhase::StoppingServers => SleepPhase::StoppingStore,
         SleepPhase::StoppingStore => SleepPhase::Asleep,
         SleepPhase::Asleep => return SleepStep::Sleeps,
-        SleepPhase::StartingStore | SleepPhase::StartingServers => return SleepStep::Next(SleepPhase::StoppingServers),
+        SleepPhase::StartingStore => return SleepStep::Next(SleepPhase::StoppingServers),
+        SleepPhase::StartingServers => return SleepStep::Next(SleepPhase::Answering),
     };
     step_blocker(documents, seen, id, phase).map_or(SleepStep::Next(next), SleepStep::Waits)
 }
@@ -232,7 +270,8 @@ fn step_blocker(
         SleepPhase::Answering => {
             let silent: BTreeSet<ComponentName> = of_role(documents, id, Role::Ingress)
                 .filter(|(pod, component)| {
-                    is_awaited(documents, seen, &component.spec.hypervisor) && !seen.healthy(pod)
+                    let is_awaited = is_awaited(documents, seen, &component.spec.hypervisor);
+                    is_awaited && !component.is_stopping() && !seen.healthy(pod)
                 })
                 .map(|(pod, _)| pod.component.clone())
                 .collect();
@@ -307,12 +346,30 @@ fn wait_for_requests(plan: &mut Plan, (name, id): (&ClusterRef, &ClusterId)) {
     };
     let is_pending = |key: &RotatedKey| cluster.pending_rotation(*key).is_some() || is_to_complete(*key);
     let rotates = cluster.spec.asleep && RotatedKey::ALL.iter().any(is_pending);
-    if cluster.unexecuted_restore().is_some() {
+    let is_restored = cluster.unexecuted_restore().is_some();
+    let changes = cluster.spec.asleep.then(|| changes_in_sleep(&plan.documents, cluster, id)).unwrap_or_default();
+    if is_restored {
         plan.block(name, SleepBlocker::Restore(name.name.clone()));
     }
     if rotates {
         plan.block(name, SleepBlocker::Rotation(name.name.clone()));
     }
+    if !changes.is_empty() {
+        plan.block(name, SleepBlocker::Change { cluster: name.name.clone(), changes });
+    }
+}
+
+/// What the spec of a cluster names, and its components do not follow: another release, and other numbers of replicas.
+fn changes_in_sleep(documents: &Documents, cluster: &Cluster, id: &ClusterId) -> Vec<String> {
+    let wanted = find(&cluster.spec.version);
+    let follows = |(_, component): (&PodName, &Component)| find(&component.spec.version) == wanted;
+    let release = (!documents.components_of(id).all(follows)).then(|| format!("spec.version {}", cluster.spec.version));
+    let replicas = Role::ALL.into_iter().filter_map(|role| {
+        let (wanted, staying) = (cluster.spec.replicas(role) as usize, of_role(documents, id, role));
+        let staying = staying.filter(|(_, component)| !component.is_leaving()).count();
+        (wanted != staying).then(|| format!("the number of replicas of {role} ({wanted} instead of {staying})"))
+    });
+    release.into_iter().chain(replicas).collect()
 }
 
 /// The condition `Asleep` of a cluster.

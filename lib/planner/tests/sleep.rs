@@ -194,6 +194,11 @@ impl World {
         }
     }
 
+    fn number_of_members(&self) -> usize {
+        let running = self.machines.values().flat_map(|state| &state.sandboxes);
+        running.filter(|sandbox| self.documents.components[&sandbox.pod].spec.role == Role::Etcd).count()
+    }
+
     fn machine_of(&self, pod: &PodName) -> HypervisorName {
         self.documents.components[pod].spec.hypervisor.clone()
     }
@@ -266,10 +271,13 @@ fn a_cluster_wakes_with_its_store_first_and_without_a_trace() {
     world.set_asleep(true);
     world.settle();
     world.set_asleep(false);
-    let mut running = Vec::new();
+    let (mut running, mut members) = (Vec::new(), 0);
     while world.cluster().is_sleeping() {
         let _ = world.pass();
         running.push((world.cluster().sleep_phase(), world.running().contains(&Role::KubeApiserver)));
+        let more = world.number_of_members();
+        assert!(more <= members + 1, "members that start together wait for each other");
+        members = more;
     }
     running.dedup();
     let expected = [(Some(SleepPhase::StartingStore), false), (Some(SleepPhase::StartingServers), true), (None, true)];
@@ -411,6 +419,8 @@ fn requests_that_a_sleeping_cluster_cannot_carry_out_wait_with_a_reason() {
     let requested_at = Time(world.now);
     cluster.spec.rotations.service_account_key =
         Some(RotationRequest { requested_at, complete: false, immediate: true });
+    "1.37.1".clone_into(&mut cluster.spec.version);
+    cluster.spec.ingress.replicas = 1;
     let plan = world.pass();
     let waits: Vec<String> = plan.waiting.iter().map(ToString::to_string).collect();
     let moves = "its cluster to wake up, because components of a cluster that sleeps do not move: run `keelway cluster wake --name c1` (spec.asleep)";
@@ -419,8 +429,43 @@ fn requests_that_a_sleeping_cluster_cannot_carry_out_wait_with_a_reason() {
     let rotates =
         "c1 waits for the cluster to wake up, before its keys are rotated: run `keelway cluster wake --name c1`";
     assert!(waits.iter().any(|wait| wait.starts_with(rotates)), "{waits:?}");
+    let follows =
+        "before its components follow spec.version 1.37.1, the number of replicas of ingress (1 instead of 2)";
+    assert!(waits.iter().any(|wait| wait.contains(follows)), "{waits:?}");
     assert_eq!(world.reason("Progressing"), Some(("False", "Blocked")));
     assert_eq!(world.running(), [Role::Ingress].into());
+}
+
+/// The first member cannot start. After some time, the others start without it.
+#[test]
+fn a_member_that_cannot_start_does_not_keep_the_others_from_it() {
+    let mut world = World::asleep();
+    let members = world.documents.components.iter().filter(|(_, found)| found.spec.role == Role::Etcd);
+    let first = members.map(|(pod, _)| pod.clone()).next().unwrap();
+    let machine = world.machine_of(&first);
+    world.set_asleep(false);
+    for seconds in [0, 1, 30, 31, 32] {
+        world.now = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds);
+        let _ = world.pass();
+        world.machines.get_mut(&machine).unwrap().sandboxes.retain(|sandbox| sandbox.pod != first);
+        assert_eq!(world.number_of_members(), if seconds < 30 { 0 } else { 2 });
+    }
+    assert!(world.cluster().sleep_phase() != Some(SleepPhase::StartingStore), "a majority is healthy");
+}
+
+#[test]
+fn a_cluster_falls_asleep_although_an_ingress_leaves_it() {
+    let mut world = World::settled(CLUSTER, FirstBindings::Cluster);
+    world.documents.clusters.values_mut().next().unwrap().spec.ingress.replicas = 1;
+    let is_stopping = |world: &World| world.documents.components.values().any(|component| component.is_stopping());
+    let begins = (0..10).any(|_| {
+        let _ = world.pass();
+        is_stopping(&world)
+    });
+    assert!(begins);
+    world.set_asleep(true);
+    world.settle();
+    assert_eq!(world.cluster().sleep_phase(), Some(SleepPhase::Asleep));
 }
 
 #[test]
@@ -534,7 +579,7 @@ fn the_checker_finds_a_step_that_is_left_out() {
         let mut documents = world.documents.clone();
         let cluster = documents.clusters.values_mut().next().unwrap();
         cluster.spec.asleep = true;
-        let sleep = keelway_api::sleep::SleepStatus { phase, since: Time(world.now) };
+        let sleep = keelway_api::sleep::SleepStatus { phase, since: Time(world.now), started_members: BTreeSet::new() };
         cluster.status.as_mut().unwrap().sleep = Some(sleep);
         documents
     };
@@ -546,6 +591,7 @@ fn the_checker_finds_a_step_that_is_left_out() {
         (SleepPhase::StoppingControllers, SleepPhase::StoppingServers, "a step was left out"),
         (SleepPhase::StoppingControllers, SleepPhase::Asleep, "a step was left out"),
         (SleepPhase::Answering, SleepPhase::StoppingServers, "still sends connections to API servers that stop"),
+        (SleepPhase::StartingServers, SleepPhase::StoppingServers, "still sends connections to API servers that stop"),
         (SleepPhase::StoppingServers, SleepPhase::StoppingStore, "its etcd stops before kube-apiserver-0"),
         (SleepPhase::StoppingStore, SleepPhase::Asleep, "it is asleep, and etcd-0 runs"),
     ];

@@ -68,7 +68,7 @@ fn early(
     };
     match (before, phase) {
         _ if before == Some(phase) => None,
-        (Some(SleepPhase::Answering), SleepPhase::StoppingServers) => of_cluster
+        (Some(SleepPhase::Answering | SleepPhase::StartingServers), SleepPhase::StoppingServers) => of_cluster
             .find(|(pod, component)| component.spec.role == Role::Ingress && sends(step, component, pod))
             .map(|(pod, _)| format!("{} still sends connections to API servers that stop", pod.component)),
         (Some(SleepPhase::Answering), SleepPhase::StoppingStore | SleepPhase::Asleep)
