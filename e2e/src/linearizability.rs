@@ -1,7 +1,8 @@
 //! Checks that a history of concurrent operations is linearizable: each operation took effect at one moment between its request and its response.
 //!
 //! This is the algorithm of Wing and Gong with the memory of Lowe: a depth-first search for an order of the operations that visits each
-//! configuration once. Operations that failed may take effect at any time after their request, or never.
+//! configuration once. Operations that failed may take effect at any time after their request, or never. Equal ones that failed take effect once at
+//! most: no two writes have the same number, and no two objects.
 
 mod objects;
 mod search;
@@ -12,7 +13,7 @@ pub use objects::{ListAction, RegisterAction};
 use search::Search;
 
 /// An action on an object that does one thing at a time, with the result that a client observed.
-pub trait ObjectAction: Debug + Sized {
+pub trait ObjectAction: Debug + Sized + PartialEq {
     /// The state of the object. The default is its state before the history.
     type State: Clone + Default + Ord + Debug;
 

@@ -11,7 +11,8 @@ const MOST_CONFIGURATIONS: usize = 100_000;
 pub(super) struct Search<'a, A: ObjectAction> {
     /// Operations that took effect, ordered by their requests.
     completed: Vec<CompletedAction<'a, A>>,
-    /// Operations that may have taken effect, and on whose effect the result of another one may depend.
+    /// Operations that may have taken effect, and on whose effect the result of another one may depend. Of equal actions, the one that was requested
+    /// first: a client that repeats a failed deletion makes hundreds, and an object is deleted once.
     failed: Vec<&'a TimedAction<A>>,
 }
 
@@ -41,11 +42,16 @@ impl<'a, A: ObjectAction> Search<'a, A> {
         };
         let answered: Vec<_> = history.iter().filter_map(complete).collect();
         let (mut completed, mut failed) = (Vec::new(), Vec::new());
-        for one in history.iter().filter(|one| one.returned.is_none()) {
+        let mut unanswered: Vec<_> = history.iter().filter(|one| one.returned.is_none()).collect();
+        unanswered.sort_by_key(|one| one.invoked);
+        for one in unanswered {
             match evidence(one, &answered) {
                 // Whatever depends on it is explained without it.
                 None | Some((EffectEvidence::Nothing, _)) => {}
-                Some((EffectEvidence::Possible, _)) => failed.push(one),
+                Some((EffectEvidence::Possible, _)) => {
+                    let is_known = failed.iter().any(|known: &&TimedAction<A>| known.action == one.action);
+                    failed.extend((!is_known).then_some(one));
+                }
                 Some((EffectEvidence::Certain, returned)) => {
                     completed.push(CompletedAction { invoked: one.invoked, returned, action: &one.action });
                 }
@@ -81,14 +87,17 @@ impl<'a, A: ObjectAction> Search<'a, A> {
     }
 
     /// Returns what each operation that can be next leads to, the most likely last: the one whose response arrived first. A failed one is
-    /// tried after all others.
+    /// tried after all others, and first the one that this response may show.
     fn successors(&self, at: &Configuration<A::State>) -> Vec<Configuration<A::State>> {
         let (open, limit) = self.open(at);
         let failed =
             self.failed.iter().enumerate().filter(|(index, one)| one.invoked <= limit && !at.failed.contains(index));
         let failed = failed.filter_map(|(index, one)| Some((index, one.action.apply(&at.state)?)));
         // Without an effect, it may as well come later.
-        let failed = failed.filter(|(_, state)| *state != at.state);
+        let mut failed: Vec<_> = failed.filter(|(_, state)| *state != at.state).collect();
+        let first = open.iter().map(|index| &self.completed[*index]).min_by_key(|done| done.returned);
+        failed.sort_by_key(|(index, _)| first.map(|done| self.failed[*index].action.effect_in(done.action)));
+        let failed = failed.into_iter();
         let mut next: Vec<_> = failed.map(|(index, state)| at.with_failed(index, state)).collect();
         let mut completed: Vec<_> = open
             .into_iter()
