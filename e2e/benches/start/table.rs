@@ -29,6 +29,13 @@ impl Table {
         self.row(what, &measured, &format!("at most {most} times"), ratio <= most);
     }
 
+    /// Adds a row that compares the fastest rounds of both: the ratio is at most `most`. For times that contain a wait by chance.
+    pub(crate) fn fastest(&mut self, what: &str, unit: &str, [ours, other]: &[Vec<f64>; 2], most: f64) {
+        let ratio = least(ours) / least(other);
+        let measured = format!("{:.2} beside {:.2} {unit}: {ratio:.2} times", least(ours), least(other));
+        self.row(what, &measured, &format!("at most {most} times"), ratio <= most);
+    }
+
     /// Adds a row that compares ours with the other, round by round: the difference is at most `most`.
     pub(crate) fn difference(&mut self, what: &str, unit: &str, [ours, other]: &[Vec<f64>; 2], most: f64) {
         let differences: Vec<f64> = ours.iter().zip(other).map(|(ours, other)| ours - other).collect();
