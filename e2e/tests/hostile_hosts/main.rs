@@ -22,6 +22,7 @@ mod http_proxy;
 mod lan;
 mod moved;
 mod narrow;
+mod owners_data;
 mod registry;
 mod transport;
 mod two_addresses;
@@ -50,6 +51,7 @@ const ROWS: &[Row] = &[
     ("firewall", "", docker::is_its_owners),
     ("unread", "", unread_rules::are_found),
     ("settings", "", host_settings::are_checked),
+    ("data", "", owners_data::survives),
     ("lan", "", lan::is_shielded),
     ("udp", "nat-a", udp::is_blocked),
     ("narrow", narrow::ROUTER, narrow::is_passed),
