@@ -147,7 +147,9 @@ impl SimulationState {
         let mut clusters = self.saved.clusters.values();
         let cluster = clusters.find(|cluster| cluster.id() == Some(&pod.cluster));
         let is_asleep = cluster.is_some_and(|cluster| cluster.sleep_phase() == Some(SleepPhase::Asleep));
-        is_asleep && role_of(pod) != Some(Role::Ingress)
+        // A component that was leaving when its cluster fell asleep is removed once the cluster is awake.
+        let is_stopping = self.saved.components.get(pod).is_some_and(|component| component.is_stopping());
+        is_asleep && (is_stopping || role_of(pod) != Some(Role::Ingress))
     }
 
     /// Checks what a pass starts, before it does.

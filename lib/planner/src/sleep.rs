@@ -347,7 +347,7 @@ fn wait_for_requests(plan: &mut Plan, (name, id): (&ClusterRef, &ClusterId)) {
     let is_pending = |key: &RotatedKey| cluster.pending_rotation(*key).is_some() || is_to_complete(*key);
     let rotates = cluster.spec.asleep && RotatedKey::ALL.iter().any(is_pending);
     let is_restored = cluster.unexecuted_restore().is_some();
-    let changes = cluster.spec.asleep.then(|| changes_in_sleep(&plan.documents, cluster, id)).unwrap_or_default();
+    let changes = if cluster.spec.asleep { changes_in_sleep(&plan.documents, cluster, id) } else { Vec::new() };
     if is_restored {
         plan.block(name, SleepBlocker::Restore(name.name.clone()));
     }

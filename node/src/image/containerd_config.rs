@@ -55,10 +55,11 @@ impl ContainerdConfig {
                 match (strings(&table).as_slice(), key) {
                     (["plugins", "io.containerd.cri.v1.images", "pinned_images"], "sandbox")
                     | (["plugins", "io.containerd.grpc.v1.cri"], "sandbox_image") => found.sandbox_image = value,
-                    (["plugins", "io.containerd.cri.v1.images"], "snapshotter")
-                    | (["plugins", "io.containerd.grpc.v1.cri", "containerd"], "snapshotter") => {
-                        found.snapshotter = value;
-                    }
+                    (
+                        ["plugins", "io.containerd.cri.v1.images"]
+                        | ["plugins", "io.containerd.grpc.v1.cri", "containerd"],
+                        "snapshotter",
+                    ) => found.snapshotter = value,
                     _ => {}
                 }
             }

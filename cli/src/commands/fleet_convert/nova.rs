@@ -1,5 +1,7 @@
 //! Documents of Nova, a scheduler over clusters with similar policies. Its documentation describes these fields.
 
+use std::iter;
+
 use keelway_fleet::{
     SchedulePolicy,
     names::{
@@ -70,8 +72,9 @@ impl ConvertedDocument {
         let lists = containers.into_iter().flatten().flat_map(|container| [&container["args"], &container["command"]]);
         let given: Vec<&str> = lists.filter_map(Value::as_array).flatten().filter_map(Value::as_str).collect();
         let is_off = |flag: &&&str| given.iter().any(|one| one.strip_prefix(**flag) == Some("=false"));
-        let flags: String = AGENT_FLAGS.iter().filter(is_off).map(|flag| format!(" {flag}=false")).collect();
-        self.notes.push(format!("left out: a fleet has an agent of its own (keelway fleet agent-manifests{flags})"));
+        let flags = AGENT_FLAGS.iter().filter(is_off).map(|flag| format!("{flag}=false"));
+        let command: Vec<String> = iter::once("keelway fleet agent-manifests".to_owned()).chain(flags).collect();
+        self.notes.push(format!("left out: a fleet has an agent of its own ({})", command.join(" ")));
     }
 
     fn object(&mut self, document: &Value) {
