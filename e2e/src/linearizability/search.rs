@@ -97,8 +97,7 @@ impl<'a, A: ObjectAction> Search<'a, A> {
         let mut failed: Vec<_> = failed.filter(|(_, state)| *state != at.state).collect();
         let first = open.iter().map(|index| &self.completed[*index]).min_by_key(|done| done.returned);
         failed.sort_by_key(|(index, _)| first.map(|done| self.failed[*index].action.effect_in(done.action)));
-        let failed = failed.into_iter();
-        let mut next: Vec<_> = failed.map(|(index, state)| at.with_failed(index, state)).collect();
+        let mut next: Vec<_> = failed.into_iter().map(|(index, state)| at.with_failed(index, state)).collect();
         let mut completed: Vec<_> = open
             .into_iter()
             .filter_map(|index| {

@@ -42,7 +42,7 @@ impl Suite {
         Self { cache: cache().unwrap(), output, focus }
     }
 
-    /// Returns the report of the last run of all specs. `None` if there is none, or if all specs run now.
+    /// Returns the report of the last run of all specs. `None`: there is none, or this run is one of all specs.
     pub(crate) fn earlier_report(&self) -> Option<String> {
         self.focus.as_ref().and_then(|_| fs::read_to_string(self.output.join(OF_ALL)).ok())
     }

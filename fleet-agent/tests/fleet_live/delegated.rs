@@ -78,7 +78,7 @@ pub(crate) async fn an_agent_tracks_what_another_orchestrator_submits() {
     assert!(message.contains("another orchestrator has to submit it"), "{message}");
     assert!(jobs.get_opt("train").await.unwrap().is_none(), "the agent applies nothing");
 
-    // Without the label, the object is none of the fleet.
+    // The agent does not track an object without the label.
     let created = jobs.create(&PostParams::default(), &serde_json::from_value(job(&json!({}))).unwrap()).await.unwrap();
     works.put("train", job(&json!({ "app": "train" })), json!({})).await;
     let message = works.reports("train", "False", "NotSubmitted").await;

@@ -75,17 +75,14 @@ fn clusters_are_allowed(
     request: &DecisionRequest<'_>,
     placement: &PlacementSpec,
 ) -> Vec<PlacementViolation> {
-    let current = |name: &str| {
-        request.current.is_some_and(|placement| placement.clusters.iter().any(|cluster| cluster.name == name))
-    };
     let is_allowed = |name: &str| {
         fleet.clusters.get(name).is_some_and(|cluster| {
             let is_ready = cluster.ready.as_ref().is_some_and(|ready| ready.status == "True");
             is_ready && !cluster.is_cordoned && cluster.drain.is_none() && !cluster.is_leaving
         })
     };
-    let new = placement.clusters.iter().filter(|cluster| !current(&cluster.name));
-    new.filter(|cluster| !is_allowed(&cluster.name))
+    new_clusters(request, placement)
+        .filter(|cluster| !is_allowed(&cluster.name))
         .map(|cluster| violation("clusters are allowed", cluster.name.clone()))
         .collect()
 }
@@ -100,12 +97,9 @@ fn no_delegated_cluster_has_a_part(
     if !is_annotated && !fleet.policies.is_spreading(placement.policy.as_deref()) {
         return Vec::new();
     }
-    let current = |name: &str| {
-        request.current.is_some_and(|placement| placement.clusters.iter().any(|cluster| cluster.name == name))
-    };
     let is_delegated = |name: &str| fleet.clusters.get(name).is_some_and(|cluster| cluster.is_delegated);
-    let new = placement.clusters.iter().filter(|cluster| !current(&cluster.name));
-    new.filter(|cluster| is_delegated(&cluster.name))
+    new_clusters(request, placement)
+        .filter(|cluster| is_delegated(&cluster.name))
         .map(|cluster| violation("no delegated cluster has a part", cluster.name.clone()))
         .collect()
 }
@@ -181,6 +175,15 @@ fn grows(fleet: &FleetState, name: &str, placement: &PlacementSpec, demand: &Obj
         return vec![violation("it grows only if it has to", name.to_owned())];
     }
     Vec::new()
+}
+
+/// The clusters of a Placement that the object did not have before.
+fn new_clusters<'a>(
+    request: &'a DecisionRequest<'_>,
+    placement: &'a PlacementSpec,
+) -> impl Iterator<Item = &'a PlacedCluster> {
+    let current = request.current.map(|placement| placement.clusters.as_slice()).unwrap_or_default();
+    placement.clusters.iter().filter(|cluster| !current.iter().any(|known| known.name == cluster.name))
 }
 
 fn is_pinned(fleet: &FleetState, cluster: &str) -> bool {

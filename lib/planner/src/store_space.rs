@@ -12,9 +12,8 @@
 //!    recorded first. It is compacted again up to a newer one: while the alarm is raised, only deletions create revisions. The same order is repeated
 //!    after a minute, because it may have been lost. etcd then responds that it has taken effect.
 //! 4. Without the alarm, a member is defragmented from 80 % of its quota on, if a fifth of its file or more is free. With the alarm, full members are
-//!    defragmented if that makes room: the new file may be larger than the data by the step in which files grow. If the data in use fills the quota,
-//!    none is: a person increases the quota, or deletes objects. A member counts freed pages as used until its next write to the database, so room
-//!    that the last deletion made may show only after another one.
+//!    defragmented if that makes room. If the data in use fills the quota, none is: a person increases the quota, or deletes objects. A member counts
+//!    freed pages as used until its next write to the database, so room that the last deletion made may show only after another one.
 //! 5. A member does not respond while it is defragmented. The healthy voters beside it are a majority. The only voter is defragmented from 90 % on, as
 //!    the API stops meanwhile: with the alarm, it would stop for longer.
 //! 6. One member at a time. The last one that was ordered comes first until its file has shrunk, so no driver begins with another one meanwhile.
@@ -44,8 +43,6 @@ const NEAR: u64 = 80;
 const FULL: u64 = 90;
 /// The time after which the same compaction is ordered again.
 const COMPACTED_AGAIN: SignedDuration = SignedDuration::from_mins(1);
-/// The step in which the file of a database grows (`DefaultAllocSize` of bbolt). A smaller file may become twice as large as its data.
-const GROWTH: u64 = 16 << 20;
 /// The share of the file that may be in use if the file is worth a defragmentation, in percent.
 const FRAGMENTED: u64 = 80;
 
@@ -168,7 +165,7 @@ impl<'a> SpaceView<'a> {
     fn waits_for_person(&self) -> bool {
         let full = self.names(|fill| fill.is_filled(FULL));
         let is_compacted = self.last_compaction().is_some();
-        let is_filled = |name: &&ComponentName| self.fill(name).is_some_and(|fill| fill.is_full_of_data());
+        let is_filled = |name: &&ComponentName| self.fill(name).is_some_and(|fill| fill.is_used(FULL));
         self.has_alarm() && is_compacted && full.iter().any(is_filled)
     }
 
@@ -188,7 +185,7 @@ impl<'a> SpaceView<'a> {
             return Some(SpaceStep::Order(None, StoreOrder::Compact { revision: self.revision }));
         }
         // Gate 4.
-        let gains = |name: &&ComponentName| self.fill(name).is_some_and(|fill| !fill.is_full_of_data());
+        let gains = |name: &&ComponentName| self.fill(name).is_some_and(|fill| !fill.is_used(FULL));
         full.iter().all(gains).then(|| self.defragment(&full))
     }
 
@@ -270,11 +267,6 @@ impl Fill {
         has_share(self.in_use, self.quota, percent)
     }
 
-    /// Whether the file may be full after it was defragmented.
-    fn is_full_of_data(&self) -> bool {
-        has_share(self.in_use.saturating_add(GROWTH.min(self.in_use)), self.quota, FULL)
-    }
-
     fn is_fragmented(&self) -> bool {
         !has_share(self.in_use, self.size, FRAGMENTED)
     }
@@ -282,20 +274,4 @@ impl Fill {
 
 fn has_share(part: u64, whole: u64, percent: u64) -> bool {
     u128::from(part) * 100 >= u128::from(whole) * u128::from(percent)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Fill;
-
-    #[test]
-    fn a_file_that_data_fills_is_not_defragmented_again_and_again() {
-        let database =
-            |mebibytes: u64, quota: u64| Fill { size: quota << 20, in_use: mebibytes << 20, quota: quota << 20 };
-        // After the defragmentation, the first file may have 235 MiB of 256: it would still be full.
-        let full = [database(219, 256), database(3_680, 4_096), database(8, 16)];
-        let with_room = [database(200, 256), database(3_600, 4_096), database(7, 16)];
-        assert!(full.iter().all(Fill::is_full_of_data));
-        assert!(!with_room.iter().any(Fill::is_full_of_data));
-    }
 }

@@ -86,8 +86,8 @@ fn a_store_that_data_fills_waits_for_a_person_and_is_compacted_again_after_delet
         assert!(plan.waiting.iter().any(|waiting| waiting.blocker == WaitBlocker::FilledQuota));
         let mut conditions =
             plan.documents.clusters.values().flat_map(|cluster| &cluster.status.as_ref().unwrap().conditions);
-        let told = conditions.find(|condition| condition.type_ == "EtcdHasRoom").unwrap();
-        assert!(told.message.contains("the data in use fills the quota of 4Gi"), "{}", told.message);
+        let room = conditions.find(|condition| condition.type_ == "EtcdHasRoom").unwrap();
+        assert!(room.message.contains("the data in use fills the quota of 4Gi"), "{}", room.message);
         assert_eq!(plan.stores.is_empty(), minutes == 0);
     }
     world.store.as_mut().unwrap().delete(50);

@@ -10,6 +10,8 @@ use crate::{documents::TestDriver, member::StoreProcesses, wait};
 
 /// The size of a value. A member raises its alarm when the next value does not fit.
 const VALUE: usize = 256 << 10;
+/// The number of keys that the test may delete while the store is full.
+const SPARE: usize = 5;
 /// Many times longer than any repair takes.
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -24,11 +26,26 @@ pub(crate) async fn repairs() {
 
 /// Values of one key fill the databases. Only their history is large.
 async fn history_is_compacted_and_freed(processes: &StoreProcesses, driver: &mut TestDriver) {
+    for number in 0..SPARE {
+        processes.put(0, &format!("spare/{number}"), 1).unwrap();
+    }
     // Larger values leave so many free pages that a store can go on without compaction.
     while processes.put(0, "a", VALUE / 8).is_ok() {}
     wait_for_alarm(driver, MemberAlarm::NoSpace).await;
     let leader = driver.store().await.leader().unwrap();
-    let orders = until_alarms_end(driver).await;
+    // etcd counts freed pages as used until its next write to the database. In a cluster, objects that expire are such writes.
+    let mut orders = Vec::new();
+    for number in 0..SPARE {
+        let is_over = |store: &StoreObservation, waiting: &[WaitBlocker]| {
+            store.alarms().is_empty() || waiting.contains(&WaitBlocker::FilledQuota)
+        };
+        orders.extend(pass_until(driver, is_over).await);
+        if driver.store().await.alarms().is_empty() {
+            break;
+        }
+        processes.etcdctl(0, &["del", &format!("spare/{number}")]).unwrap();
+    }
+    assert!(driver.store().await.alarms().is_empty(), "{orders:?}");
     let defragmented: Vec<_> = orders
         .iter()
         .filter_map(|order| {
