@@ -204,7 +204,7 @@ async fn report(
     let awake = ConditionValue {
         status: ConditionStatus::False,
         reason: "Awake".to_owned(),
-        message: "the cluster does not sleep".to_owned(),
+        message: "the fleet puts no cluster to sleep".to_owned(),
     };
     condition::set(&mut after, CLUSTER_READY, ready, generation, &now);
     condition::set(&mut after, CLUSTER_STANDBY, awake, generation, &now);

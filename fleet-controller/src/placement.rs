@@ -218,7 +218,9 @@ fn watch<K>(
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
-    let events = watcher(Api::<K>::all(context.client.clone()), watcher::Config::default()).default_backoff();
+    let events = watcher(Api::<K>::all(context.client.clone()), watcher::Config::default());
+    // Nothing reads who wrote which field, and that is much of a small document.
+    let events = events.modify(|object| object.meta_mut().managed_fields = None).default_backoff();
     events.map(move |event| event.map(change)).boxed()
 }
 

@@ -434,7 +434,9 @@ impl FleetModel {
 
     /// Notes what was written, so that the next plan does not write it again before a watch reports it.
     pub(super) fn written(&mut self, written: WrittenObjects, now: Instant) {
-        if let Some(placement) = written.placement {
+        if let Some(mut placement) = written.placement {
+            // As the watches have it.
+            placement.metadata.managed_fields = None;
             let link = link_of(&placement);
             let reported = placement.status.as_ref().and_then(|status| status.observed_generation);
             if reported != placement.metadata.generation {
@@ -443,7 +445,8 @@ impl FleetModel {
             self.placements.items.insert(link.clone(), placement);
             self.index_placement(&link);
         }
-        for work in written.works {
+        for mut work in written.works {
+            work.metadata.managed_fields = None;
             let key = work_key(&work);
             self.works.items.insert(key.clone(), work);
             self.index(key, now);

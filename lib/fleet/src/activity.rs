@@ -76,7 +76,7 @@ impl ClusterActivity {
     #[must_use]
     pub fn moves(&self, cause: &LeaveCause) -> usize {
         match cause {
-            LeaveCause::Drain(_) | LeaveCause::Return { .. } => self.leaving.len(),
+            LeaveCause::Drain(_) | LeaveCause::Return { .. } | LeaveCause::Deselected => self.leaving.len(),
             LeaveCause::Lost { .. } => self.leaving.difference(&self.taken_over).count(),
         }
     }

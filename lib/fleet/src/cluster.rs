@@ -12,7 +12,7 @@ use crate::{CapacityReport, ResourceQuantities};
 pub const CLUSTER_READY: &str = "Ready";
 /// The condition of a cluster in which the fleet runs nothing that uses resources.
 pub const CLUSTER_IDLE: &str = "Idle";
-/// The condition of a cluster that sleeps.
+/// The condition of a cluster that the fleet has put to sleep. It is always `False`: the fleet does not do that yet.
 pub const CLUSTER_STANDBY: &str = "Standby";
 
 /// A workload cluster: a Kubernetes cluster in which the fleet runs objects. Its agent creates it when it registers.
@@ -106,8 +106,9 @@ pub enum TaintEffect {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadClusterStatus {
-    /// `Ready`: the agent reports, and it reaches the API server of its cluster. `Unknown` or `False` after 40 seconds without a report.
-    /// `Idle`: the fleet runs nothing there that uses resources. `Standby`: the cluster sleeps.
+    /// `Ready`: the agent reports, and it reaches the API server of its cluster. `Unknown` after 40 seconds without a report, and `False`
+    /// after 120. `Idle`: the fleet runs nothing there that uses resources. `Standby`: always `False`, because the fleet puts no cluster to
+    /// sleep. It does not depend on `spec.asleep` of a Keelway cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,

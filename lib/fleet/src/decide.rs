@@ -7,8 +7,9 @@
 //!    room, those that add nodes are left.
 //! 4. The best cluster is chosen, or all of them if the object is spread.
 //! 5. Replicas are divided.
-//! 6. An object without pods stays in a cluster for as long as something there may need it.
-//! 7. If no cluster is left, an object that runs somewhere stays there.
+//! 6. An object that would lose data or begin again stays in all of its clusters, unless one is removed from the fleet.
+//! 7. An object without pods stays in a cluster for as long as something there may need it.
+//! 8. If no cluster is left, an object that runs somewhere stays there.
 
 mod moves;
 
@@ -60,6 +61,11 @@ impl FleetState {
             && self.policies == other.policies
             && self.namespaces == other.namespaces
             && self.pod_kinds == other.pod_kinds
+    }
+
+    /// Whether a cluster was removed from the fleet, or is being removed. People order that, so what runs there leaves.
+    pub(crate) fn is_removed(&self, cluster: &str) -> bool {
+        self.removed.contains(cluster) || self.clusters.get(cluster).is_some_and(|cluster| cluster.is_leaving)
     }
 
     /// Notes for each cluster whether another orchestrator submits objects there. A cluster that is not known stays as it was.

@@ -14,7 +14,7 @@ pub struct DivisionPart {
 /// Returns the replicas of each part. With no weight at all, every part is equal. Without parts, the result is empty.
 ///
 /// Each part has its quota rounded down. The rest goes to the parts with the largest remainder, one each. Of equal remainders, those parts come first
-/// that have such a replica now, so that few replicas move; then those with more weight; then the first.
+/// that have such a replica now; then those with more weight; then the first. With unequal weights, a part can shrink when the total grows.
 #[must_use]
 pub fn divide(total: u32, parts: &[DivisionPart]) -> Vec<u32> {
     let is_unweighted = parts.iter().all(|part| part.weight == 0);

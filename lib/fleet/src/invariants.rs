@@ -45,7 +45,8 @@ pub fn check_decision(
     all.extend(moves_are_paced(fleet, request, placement, decision));
     all.extend(failover_is_patient(fleet, request, placement, decision));
     all.extend(the_lost_are_remembered(fleet, request, placement, decision));
-    all.extend(what_is_needed_stays(fleet, request, decision));
+    all.extend(what_cannot_move_stays(fleet, request, placement));
+    all.extend(what_is_needed_stays(fleet, request, placement));
     all.extend(every_cluster_has_a_reason(fleet, decision));
     all.extend(nothing_is_lost(fleet, request, placement));
     all.extend(it_is_settled(fleet, request, placement));
@@ -126,7 +127,7 @@ fn the_pinned_stay(
     let has_left =
         |name: &str| request.current.is_some_and(|current| current.lost_clusters.iter().any(|lost| lost == name));
     let is_wrong = |name: &str, cause: &LeaveCause| match cause {
-        LeaveCause::Drain(_) => false,
+        LeaveCause::Drain(_) | LeaveCause::Deselected => false,
         LeaveCause::Lost { .. } | LeaveCause::Return { .. } => is_pinned(fleet, name) && !has_left(name),
     };
     let left = left(fleet, request, decision).filter(|(name, cause)| is_wrong(name, cause));
@@ -277,7 +278,7 @@ fn failover_is_patient(
             LeaveCause::Return { .. } => {
                 !placement.clusters.iter().any(|home| remembered(&home.name) && is_due(&home.name, true))
             }
-            LeaveCause::Drain(_) => false,
+            LeaveCause::Drain(_) | LeaveCause::Deselected => false,
         };
         if is_early {
             all.push(violation("failover is patient", format!("{name}: {cause:?}")));
@@ -309,14 +310,35 @@ fn the_lost_are_remembered(
     forgotten.map(|(name, _)| violation("the lost are remembered", name)).collect()
 }
 
-/// An object without pods does not leave a cluster that it has to leave while something there may need it.
+/// The clusters of a Placement that the object had before and has no more, without those that people removed from the fleet.
+fn dropped_clusters<'a>(
+    fleet: &'a FleetState,
+    request: &'a DecisionRequest<'_>,
+    placement: &'a PlacementSpec,
+) -> impl Iterator<Item = &'a str> {
+    let current = request.current.into_iter().flat_map(|current| &current.clusters).map(|placed| placed.name.as_str());
+    current.filter(|name| placement.clusters.iter().all(|placed| placed.name != *name) && !fleet.is_removed(name))
+}
+
+/// An object that would lose data or begin again leaves no cluster, whatever changes, unless people remove the cluster from the fleet.
+fn what_cannot_move_stays(
+    fleet: &FleetState,
+    request: &DecisionRequest<'_>,
+    placement: &PlacementSpec,
+) -> Vec<PlacementViolation> {
+    let is_bound = MoveObstacle::of(request.object).is_some();
+    let left = dropped_clusters(fleet, request, placement).filter(|_| is_bound);
+    left.map(|name| violation("what cannot move stays", name)).collect()
+}
+
+/// An object without pods does not leave a cluster, unless people remove it from the fleet, while something there may need it.
 fn what_is_needed_stays(
     fleet: &FleetState,
     request: &DecisionRequest<'_>,
-    decision: &PlacementDecision,
+    placement: &PlacementSpec,
 ) -> Vec<PlacementViolation> {
-    let left = left(fleet, request, decision).filter(|(name, _)| fleet.needs(name, request.object));
-    left.map(|(name, _)| violation("what is needed stays", name)).collect()
+    let left = dropped_clusters(fleet, request, placement).filter(|name| fleet.needs(name, request.object));
+    left.map(|name| violation("what is needed stays", name)).collect()
 }
 
 /// There is a verdict on every cluster, and the clusters that run the object are those with such a verdict.

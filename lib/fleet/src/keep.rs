@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 
 use crate::{
-    DecisionRequest, DivisionPart, FleetState, KeepReason, LeaveCause, MoveObstacle, PlacementDecision,
+    DecisionRequest, DivisionPart, FleetState, KeepReason, LeaveCause, MoveObstacle, PlacedCluster, PlacementDecision,
     PlacementOutcome, PlacementSpec, PlacementVerdict, Rejection, RunReason, divide, verdict::rendered,
 };
 
@@ -25,7 +25,7 @@ fn changed(fleet: &FleetState, request: &DecisionRequest<'_>, current: &Placemen
     placement.clusters.retain(|cluster| !fleet.removed.contains(&cluster.name));
     let has_lost = placement.clusters.len() < current.clusters.len();
     let is_drained = placement.clusters.iter().any(|cluster| fleet.drain_of(&cluster.name).is_some());
-    let replicas = rescaled(request, &placement);
+    let replicas = rescaled(request, &placement.clusters);
     let before = placement.clusters.clone();
     fleet.note_delegation(&mut placement.clusters);
     let is_delegated_as_before = placement.clusters == before;
@@ -39,9 +39,9 @@ fn changed(fleet: &FleetState, request: &DecisionRequest<'_>, current: &Placemen
 }
 
 /// Returns the replicas of each cluster if they are divided, and their sum is not what the object asks for.
-fn rescaled(request: &DecisionRequest<'_>, current: &PlacementSpec) -> Option<Vec<u32>> {
+pub(crate) fn rescaled(request: &DecisionRequest<'_>, clusters: &[PlacedCluster]) -> Option<Vec<u32>> {
     let total = request.object.replicas().filter(|_| !request.is_autoscaled)?;
-    let divided: Option<Vec<u32>> = current.clusters.iter().map(|cluster| cluster.replicas).collect();
+    let divided: Option<Vec<u32>> = clusters.iter().map(|cluster| cluster.replicas).collect();
     let divided = divided.filter(|divided| !divided.is_empty())?;
     let is_whole = divided.iter().map(|replicas| u64::from(*replicas)).sum::<u64>() == u64::from(total);
     let parts: Vec<DivisionPart> =

@@ -1,4 +1,5 @@
-//! Objects leave a cluster that is being drained or was lost, or return from one, if another cluster can run them.
+//! Objects leave a cluster that is being drained or was lost, or return from one, if another cluster can run them. They also leave a cluster that
+//! nothing selects for them any more. What would lose data or begin again stays.
 
 use alloc::collections::BTreeMap;
 use core::fmt;
@@ -28,6 +29,9 @@ pub enum LeaveCause {
         /// How many objects with pods may return at a time.
         max_moves: u32,
     },
+    /// The policy or the annotation that decides does not select the cluster any more: it was changed, or another one decides, or the labels of the
+    /// cluster or the flags of its agent changed.
+    Deselected,
 }
 
 impl LeaveCause {
@@ -37,6 +41,7 @@ impl LeaveCause {
         match self {
             Self::Drain(drain) => drain.max_moves,
             Self::Lost { max_moves, .. } | Self::Return { max_moves } => *max_moves,
+            Self::Deselected => u32::MAX,
         }
     }
 }
@@ -48,6 +53,7 @@ impl fmt::Display for LeaveCause {
             Self::Lost { since: Some(since), .. } => write!(f, "the cluster has not been ready since {since}"),
             Self::Lost { since: None, .. } => f.write_str("the cluster was not ready"),
             Self::Return { .. } => f.write_str("the cluster that the object left is ready again"),
+            Self::Deselected => f.write_str("the policy or annotation does not select the cluster any more"),
         }
     }
 }
@@ -72,9 +78,14 @@ impl fmt::Display for MoveObstacle {
         match self {
             Self::NoOtherCluster => f.write_str("no other cluster can run the object"),
             Self::NoRoomIn(cluster) => write!(f, "{cluster} has no room for the replicas"),
-            Self::HasVolumes => f.write_str("the object has volumes, whose data would stay; move them, and delete it"),
+            Self::HasVolumes => f.write_str(
+                "the object has volumes, whose data would not move with it; copy the data, delete the object, and create it again once its Placement \
+                 is gone",
+            ),
             Self::RunsOnce => {
-                f.write_str("the object would begin again elsewhere; wait until it is finished, and delete it")
+                f.write_str(
+                    "the object would begin again elsewhere; wait until it is finished, or delete it, and create it again once its Placement is gone",
+                )
             }
             Self::NotSelected => f.write_str("no policy or annotation names another cluster for the object"),
         }

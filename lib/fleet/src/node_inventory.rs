@@ -1,7 +1,10 @@
 //! From the nodes and pods of a cluster to a report of bounded size.
 //!
-//! A report is never optimistic. What is free on a node is rounded down to a fraction of what the node has, so that nodes become equal and are counted
-//! together. If the report is too large, the fractions become larger, then fewer labels are reported, and nodes are left out last.
+//! A report states no more room than nodes have. What is free on a node is rounded down to a fraction of what the node has, so that nodes become equal
+//! and are counted together. If the report is too large, the fractions become larger, then fewer labels are reported, and nodes are left out last.
+//!
+//! Pods that wait for a node are an exception: each one is counted on the node with the most room. If the scheduler binds it to another node, a pod for
+//! which the report states room may find none until the next report.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 

@@ -212,16 +212,15 @@ impl PlacementStatus {
 }
 
 fn scheduled(placement: &PlacementSpec) -> ConditionValue {
-    let names: Vec<&str> = placement.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
     if placement.is_delegated() {
         let message = format!(
             "{}; another orchestrator submits the object there, with the label {SCHEDULE_LABEL}: \"{SCHEDULE_TRUE}\"",
-            listed(&names)
+            running(placement)
         );
         return value(ConditionStatus::True, REASON_DELEGATED, message);
     }
-    if !names.is_empty() {
-        return value(ConditionStatus::True, "Scheduled", listed(&names));
+    if !placement.clusters.is_empty() {
+        return value(ConditionStatus::True, "Scheduled", running(placement));
     }
     let reasons = placement.reasons.iter().map(|reason| format!("{}: {}", reason.cluster, reason.message));
     let reasons: Vec<String> = reasons.take(MOST_NAMED).collect();
@@ -263,7 +262,7 @@ fn is_delegated_in(placement: &PlacementSpec, cluster: &str) -> bool {
     placement.clusters.iter().any(|placed| placed.delegated && placed.name == cluster)
 }
 
-/// Returns why the object cannot leave clusters that are being drained, if it cannot.
+/// Returns why the object cannot leave a cluster that it has to leave, if it cannot.
 fn cannot_move(placement: &PlacementSpec) -> Option<ConditionValue> {
     let stuck = placement.stuck()?;
     Some(value(ConditionStatus::False, REASON_CANNOT_MOVE, format!("{}: {}", stuck.cluster, stuck.message)))
@@ -271,6 +270,16 @@ fn cannot_move(placement: &PlacementSpec) -> Option<ConditionValue> {
 
 /// The number of clusters that a message names.
 const MOST_NAMED: usize = 8;
+
+/// Returns the clusters that run an object. If there is one, the reason follows.
+fn running(placement: &PlacementSpec) -> String {
+    let names: Vec<&str> = placement.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
+    let reason = match names.as_slice() {
+        [only] => placement.reasons.iter().find(|reason| reason.cluster == *only),
+        [] | [_, _, ..] => None,
+    };
+    reason.map_or_else(|| listed(&names), |reason| format!("{}: {}", reason.cluster, reason.message))
+}
 
 fn listed(names: &[&str]) -> String {
     let first = names.iter().take(MOST_NAMED).copied().collect::<Vec<_>>().join(", ");

@@ -68,6 +68,11 @@ pub enum Rejection {
     NotRegistered,
     /// The object stays in its clusters, because nothing selects it, or it is not known what does.
     Kept,
+    /// The object stays in another cluster, which the policy or annotation does not select any more, and which it cannot leave.
+    Held {
+        /// The other cluster. If there are several, it is the first one.
+        by: String,
+    },
     /// An annotation names other clusters.
     NotNamed,
     /// The policy does not select the cluster.
@@ -149,10 +154,26 @@ impl PlacementVerdict {
 }
 
 impl Rejection {
+    /// Whether only people change it: the policy, the annotation or the labels reject the cluster, or it is being removed.
+    pub(crate) fn is_lasting(&self) -> bool {
+        matches!(
+            self,
+            Self::NotRegistered
+                | Self::NotNamed
+                | Self::NotSelected { .. }
+                | Self::NotOrdered { .. }
+                | Self::NoTopologyLabel { .. }
+                | Self::NoShare { .. }
+                | Self::SpreadRefused
+                | Self::Leaving
+        )
+    }
+
     fn reason(&self) -> &'static str {
         match self {
             Self::NotRegistered => "NotRegistered",
             Self::Kept => "Kept",
+            Self::Held { .. } => "Held",
             Self::NotNamed => "NotNamed",
             Self::NotSelected { .. } => "NotSelected",
             Self::NotOrdered { .. } => "NotOrdered",
@@ -201,6 +222,9 @@ impl fmt::Display for RunReason {
             Self::Stays => f.write_str("the object runs there already, and nothing forbids it"),
             Self::Divided { replicas, total } => write!(f, "{replicas} of {total} replicas"),
             Self::Everywhere => f.write_str("the object runs in every selected cluster"),
+            Self::CannotMove { cause: cause @ LeaveCause::Deselected, obstacle } => {
+                write!(f, "{cause}, and {obstacle}; or select the cluster again")
+            }
             Self::CannotMove { cause, obstacle } => write!(f, "{cause}, and {obstacle}"),
             Self::Needed => {
                 f.write_str("pods or data in the cluster may need the object, so it stays until they have left")
@@ -216,6 +240,7 @@ impl fmt::Display for Rejection {
                 f.write_str("the fleet has no such cluster; register it, or correct the annotation of the object")
             }
             Self::Kept => f.write_str("the object stays where it is, because no other cluster is selected for it"),
+            Self::Held { by } => write!(f, "the object stays in {by}, which it cannot leave"),
             Self::NotNamed => f.write_str("an annotation of the object names other clusters"),
             Self::NotSelected { policy } => {
                 write!(f, "spec.clusterSelector of the SchedulePolicy {policy} does not match its labels")

@@ -103,9 +103,17 @@ impl TestFleet {
     fn object(&mut self, of: &str, name: &str) {
         let requests = json!({ "resources": { "requests": { "cpu": "1" } } });
         let spec = json!({ "replicas": 1, "template": { "spec": { "containers": [requests] } } });
+        self.with_spec(of, name, if of == "Deployment" { &spec } else { &Value::Null });
+    }
+
+    fn deployment(&mut self, name: &str, spec: &Value) {
+        self.with_spec("Deployment", name, spec);
+    }
+
+    fn with_spec(&mut self, of: &str, name: &str, spec: &Value) {
         let object: DynamicObject = typed(json!({
             "apiVersion": kind(of).api_version(), "kind": of, "metadata": { "name": name, "namespace": "shop", "uid": name },
-            "spec": if of == "Deployment" { spec } else { Value::Null },
+            "spec": spec,
         }));
         self.observe(FleetChange::Object(kind(of), Event::Apply(object)));
     }
@@ -365,4 +373,79 @@ fn a_replica_that_has_just_begun_moves_nothing() {
     fleet.time("2026-11-27T10:00:40Z");
     fleet.settle();
     assert_eq!(fleet.works("b"), ["web-0"]);
+}
+
+#[test]
+fn data_stays_if_the_policy_selects_another_cluster_and_the_object_says_so() {
+    let mut fleet = TestFleet::new(0);
+    let volumes = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]);
+    fleet.deployment("db", &json!({ "replicas": 1, "template": { "spec": { "volumes": volumes } } }));
+    fleet.settle();
+    fleet.report("a", "db");
+    fleet.settle();
+    let select = |name: &str| {
+        let selector = json!({ "matchLabels": { "kubernetes.io/metadata.name": name } });
+        let policy = json!({ "apiVersion": FLEET, "kind": "SchedulePolicy", "metadata": { "name": "all" },
+                             "spec": { "resourceSelectors": { "labelSelectors": [{}] }, "clusterSelector": selector } });
+        FleetChange::Policy(Event::Apply(typed(policy)))
+    };
+    fleet.observe(select("b"));
+    let link = PlacementLink { namespace: "shop".to_owned(), name: format!("{DEPLOYMENT}.db") };
+    let events = plan(&link, &fleet.model).events;
+    let event = events.iter().find(|event| event.reason == "CannotMove");
+    assert!(event.is_some_and(|event| event.is_warning && event.note.contains("copy the data")), "{events:?}");
+    fleet.settle();
+    assert_eq!((fleet.works("a"), fleet.works("b")), (vec!["db"], vec![]));
+    let (reason, message) = fleet.condition(DEPLOYMENT, "db").unwrap_or_default();
+    assert_eq!(reason, "CannotMove");
+    assert!(message.starts_with("a: the policy or annotation does not select the cluster any more, and "), "{message}");
+    fleet.observe(select("a"));
+    fleet.settle();
+    assert_eq!((fleet.works("a"), fleet.condition(DEPLOYMENT, "db")), (vec!["db"], None));
+}
+
+/// A ConfigMap of the fleet states where a kind has its pods. Objects are decided again when it changes, and when it is deleted.
+#[test]
+fn the_table_of_kinds_is_followed() {
+    let mut fleet = TestFleet::new(0);
+    let text = |text: &str| text.to_owned();
+    let training = PlacedKind {
+        group: text("example.com"),
+        version: text("v1"),
+        kind: text("Training"),
+        plural: text("trainings"),
+    };
+    fleet.model.add_custom(training.clone());
+    let table = |count: &str| -> DynamicObject {
+        let row = format!("- template: [spec.template]\n  count: [{count}]\n");
+        typed(json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "keelway-fleet-pod-kinds", "namespace": "kube-system" },
+            "data": { "Training.example.com": row },
+        }))
+    };
+    let submit = |fleet: &mut TestFleet, name: &str| {
+        let requests = json!({ "resources": { "requests": { "cpu": "1" } } });
+        let object: DynamicObject = typed(json!({
+            "apiVersion": "example.com/v1", "kind": "Training", "metadata": { "name": name, "namespace": "shop", "uid": name },
+            "spec": { "workers": 1, "parts": 1000, "template": { "spec": { "containers": [requests] } } },
+        }));
+        fleet.observe(FleetChange::Object(training.clone(), Event::Apply(object)));
+        fleet.settle();
+    };
+    let written = |fleet: &mut TestFleet, table: Event<DynamicObject>| {
+        fleet.observe(FleetChange::Object(kind("ConfigMap"), table));
+        fleet.settle();
+    };
+    submit(&mut fleet, "before");
+    assert_eq!(fleet.works("a"), ["before"], "objects of an unknown kind need no room");
+    written(&mut fleet, Event::Apply(table("spec.parts")));
+    submit(&mut fleet, "first");
+    assert_eq!((fleet.works("a"), fleet.works("b")), (vec!["before"], vec![]), "1000 pods do not fit");
+    written(&mut fleet, Event::Apply(table("spec.workers")));
+    assert_eq!(fleet.works("a"), ["before", "first"]);
+    written(&mut fleet, Event::Apply(table("spec.parts")));
+    submit(&mut fleet, "second");
+    assert_eq!(fleet.works("a"), ["before", "first"]);
+    written(&mut fleet, Event::Delete(table("spec.parts")));
+    assert_eq!(fleet.works("a"), ["before", "first", "second"]);
 }

@@ -16,7 +16,11 @@ pub(super) const CLUSTER: &[Column] = &[
         ".status.conditions[?(@.type==\"Idle\")].status",
         "Whether the fleet runs nothing there that uses resources.",
     ),
-    column("Standby", ".status.conditions[?(@.type==\"Standby\")].status", "Whether it sleeps."),
+    column(
+        "Standby",
+        ".status.conditions[?(@.type==\"Standby\")].status",
+        "Always False: the fleet puts no cluster to sleep.",
+    ),
     wide("Provider", ".spec.provider", "Its provider."),
     wide("Unschedulable", ".spec.unschedulable", "Whether it is cordoned."),
     wide("Nodes", ".status.capacity.nodes", "The number of its nodes."),
@@ -52,7 +56,11 @@ pub(super) const PLACEMENT: &[Column] = &[
         "Whether there is a cluster for it, and whether another orchestrator submits it there.",
     ),
     column("Applied", ".status.conditions[?(@.type==\"Applied\")].status", "Whether each cluster has applied it."),
-    wide("Why", ".status.conditions[?(@.type==\"Scheduled\")].message", "Why the object runs there, or nowhere."),
+    wide(
+        "Why",
+        ".status.conditions[?(@.type==\"Scheduled\")].message",
+        "The clusters that run the object, with the reason if there is one, or why no cluster runs it.",
+    ),
     AGE,
 ];
 

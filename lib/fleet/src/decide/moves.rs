@@ -1,11 +1,11 @@
-//! Objects leave clusters that are being drained or were lost, and return.
+//! Objects leave clusters that are being drained or were lost, and return. What cannot move, and what others may need, stays.
 
 use alloc::collections::BTreeMap;
 
 use super::{Choice, CurrentClusters};
 use crate::{
     DecisionRequest, FleetObject, FleetState, LeaveCause, MoveObstacle, ObjectDemand, PlacedCluster, PlacementVerdict,
-    Rejection, RunReason, failover::ObjectFailover,
+    Rejection, RunReason, failover::ObjectFailover, keep::rescaled,
 };
 
 /// The clusters of an object, and what was decided on each cluster.
@@ -69,23 +69,57 @@ impl Selection {
         self.clusters.iter().any(|placed| placed.name == cluster)
     }
 
-    /// Adds the clusters that the object would leave because another one is better, or because they are being drained or were lost, while something
-    /// there may need it.
+    /// Keeps an object that cannot move in all of its clusters, if it would leave one that is not removed from the fleet. Its replicas stay divided as
+    /// they are.
+    fn hold(
+        &mut self,
+        fleet: &FleetState,
+        request: &DecisionRequest<'_>,
+        current: &CurrentClusters<'_>,
+        obstacle: &MoveObstacle,
+    ) {
+        let is_left = |name: &&str| !self.runs_in(name) && !fleet.is_removed(name);
+        let left: Vec<&str> = current.keys().copied().filter(is_left).collect();
+        let Some(first) = left.first() else { return };
+        // What else is true of the other clusters does not matter, and would change the Placement again and again.
+        for (_, verdict) in self.verdicts.iter_mut().filter(|(name, _)| !current.contains_key(name.as_str())) {
+            if !matches!(verdict, PlacementVerdict::Rejected(rejection) if rejection.is_lasting()) {
+                *verdict = PlacementVerdict::Rejected(Rejection::Held { by: (*first).to_owned() });
+            }
+        }
+        let kept = |placed: &&PlacedCluster| {
+            let selected = self.clusters.iter().find(|cluster| cluster.name == placed.name);
+            let overrides = selected.map_or(&placed.overrides, |selected| &selected.overrides).clone();
+            let replicas = placed.replicas.filter(|_| !request.is_autoscaled);
+            let is_kept = selected.is_some() || left.contains(&placed.name.as_str());
+            is_kept.then(|| PlacedCluster { replicas, overrides, ..(*placed).clone() })
+        };
+        let mut clusters: Vec<PlacedCluster> = current.values().filter_map(kept).collect();
+        let replicas = rescaled(request, &clusters);
+        for (placed, replicas) in clusters.iter_mut().zip(replicas.into_iter().flatten()) {
+            placed.replicas = Some(replicas);
+        }
+        let total = request.object.replicas().unwrap_or(0);
+        for placed in &clusters {
+            let is_left = left.contains(&placed.name.as_str());
+            let reason = match (self.verdicts.get(&placed.name), placed.replicas) {
+                _ if is_left => RunReason::CannotMove { cause: LeaveCause::Deselected, obstacle: obstacle.clone() },
+                (Some(PlacementVerdict::Runs(RunReason::CannotMove { .. })), _) => continue,
+                (_, Some(replicas)) => RunReason::Divided { replicas, total },
+                (_, None) => RunReason::Stays,
+            };
+            self.verdicts.insert(placed.name.clone(), PlacementVerdict::Runs(reason));
+        }
+        self.clusters = clusters;
+    }
+
+    /// Adds the clusters that the object would leave, and that are not removed from the fleet, while something there may need it.
     fn keep_needed(&mut self, fleet: &FleetState, object: &FleetObject, current: &CurrentClusters<'_>) {
         if self.clusters.is_empty() {
             return;
         }
         for (name, placed) in current {
-            let is_left = matches!(
-                self.verdicts.get(*name),
-                Some(
-                    PlacementVerdict::Rejected(
-                        Rejection::Draining | Rejection::Lost { .. } | Rejection::Recovering { .. }
-                    ) | PlacementVerdict::Outranked { .. }
-                )
-            );
-            let is_left = is_left || self.left.iter().any(|left| left == name);
-            if is_left && !self.runs_in(name) && fleet.needs(name, object) {
+            if !fleet.is_removed(name) && !self.runs_in(name) && fleet.needs(name, object) {
                 self.clusters.push((*placed).clone());
                 self.verdicts.insert((*name).to_owned(), PlacementVerdict::Runs(RunReason::Needed));
             }
@@ -116,6 +150,9 @@ impl Choice<'_> {
         } else {
             stays
         };
+        if let Some(obstacle) = MoveObstacle::of(request.object) {
+            selection.hold(fleet, request, current, &obstacle);
+        }
         selection.keep_needed(fleet, request.object, current);
         selection.note_returns(failover);
         selection

@@ -2,9 +2,9 @@
 
 use keelway_api::{Time, jiff::Timestamp};
 use keelway_fleet::{
-    CandidateCluster, ClusterDrain, ClusterReport, DecisionRequest, KeepReason, PlacementExplanation, PlacementOutcome,
-    PlacementStatus, PodKinds, PolicySet, TargetLabel, WorkPlan, WorkStatus, WorkloadCluster, decide,
-    invariants::check_decision, placement_status,
+    CandidateCluster, ClusterDrain, ClusterReport, ClusterTaint, DecisionRequest, KeepReason, PlacementExplanation,
+    PlacementOutcome, PlacementStatus, PodKinds, PolicySet, TaintEffect, TargetLabel, WorkPlan, WorkStatus,
+    WorkloadCluster, decide, invariants::check_decision, placement_status,
 };
 use serde_json::{Value as Json, json};
 
@@ -191,4 +191,28 @@ fn a_cluster_is_read_with_the_flags_of_its_agent() {
     assert_eq!(read(json!({ "orchestrationEnabled": true, "reschedulingEnabled": true })), (false, false));
     assert_eq!(read(json!({ "orchestrationEnabled": false })), (true, false));
     assert_eq!(read(json!({ "orchestrationEnabled": false, "reschedulingEnabled": false })), (true, true));
+}
+
+#[test]
+fn a_cluster_is_read_with_what_people_set() {
+    let taint = json!({ "key": "gpu", "value": "true", "effect": "NoSchedule" });
+    let read = |mut metadata: Json, spec: Json| {
+        metadata["name"] = json!("a");
+        let document = json!({ "apiVersion": "fleet.keelway.dev/v1alpha1", "kind": "Cluster", "metadata": metadata, "spec": spec });
+        CandidateCluster::read(&serde_json::from_value(document).unwrap())
+    };
+    let plain = read(json!({}), json!({}));
+    assert_eq!((plain.is_autoscaled, plain.is_cordoned, plain.drain, plain.is_leaving), (false, false, None, false));
+    assert_eq!((plain.taints, plain.ready), (vec![], None));
+    assert_eq!(plain.labels.get("kubernetes.io/metadata.name").map(String::as_str), Some("a"));
+    let labelled = json!({ "labels": { "tier": "gold" }, "deletionTimestamp": "2026-11-27T08:00:00Z" });
+    let set = json!({ "autoscaled": true, "unschedulable": true, "drain": { "maxMoves": 2 }, "taints": [taint] });
+    let set = read(labelled, set);
+    assert_eq!((set.is_autoscaled, set.is_cordoned, set.is_leaving), (true, true, true));
+    assert_eq!(set.drain, Some(ClusterDrain { max_moves: 2 }));
+    let [ClusterTaint { key, value, effect }] = set.taints.as_slice() else { panic!("{:?}", set.taints) };
+    assert_eq!((key.as_str(), value.as_deref(), *effect), ("gpu", Some("true"), TaintEffect::NoSchedule));
+    assert_eq!(set.labels.get("tier").map(String::as_str), Some("gold"));
+    // Without a number, as many objects move at a time as by default.
+    assert_eq!(read(json!({}), json!({ "drain": {} })).drain, Some(ClusterDrain { max_moves: 4 }));
 }

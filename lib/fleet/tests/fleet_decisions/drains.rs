@@ -77,24 +77,37 @@ fn an_object_that_stayed_has_its_usual_reason_after_the_drain() {
     assert_eq!(world.reason("a"), "Stays");
 }
 
-#[test]
-fn an_object_that_would_lose_data_or_begin_again_stays() {
+/// Objects with data in their cluster.
+pub(crate) fn with_volumes() -> [Json; 3] {
     let mut claims = object("apps/v1", "StatefulSet", Some("default"), "db");
     claims["spec"] = json!({ "replicas": 1, "volumeClaimTemplates": [{ "metadata": { "name": "data" } }] });
     let mut mounts = web();
     mounts["spec"]["template"]["spec"]["volumes"] =
         json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]);
-    let claim = object("v1", "PersistentVolumeClaim", Some("default"), "data");
-    for object in [claims, mounts, claim] {
-        let message =
-            "the cluster is being drained, and the object has volumes, whose data would stay; move them, and delete it";
-        stays(&mut drained(&object), &object, message);
-    }
+    [claims, mounts, object("v1", "PersistentVolumeClaim", Some("default"), "data")]
+}
+
+/// Objects that run to completion.
+pub(crate) fn run_once() -> [Json; 2] {
     let mut pod = object("v1", "Pod", Some("default"), "once");
     pod["spec"] = json!({ "restartPolicy": "Never" });
-    let message = "the cluster is being drained, and the object would begin again elsewhere; wait until it is finished, and delete it";
-    for object in [object("batch/v1", "Job", Some("default"), "once"), pod] {
-        stays(&mut drained(&object), &object, message);
+    [object("batch/v1", "Job", Some("default"), "once"), pod]
+}
+
+/// Why objects with data cannot move, and what to do.
+pub(crate) const VOLUMES: &str = "the object has volumes, whose data would not move with it; copy the data, delete the object, and create it again \
+                                  once its Placement is gone";
+/// Why objects that run to completion cannot move, and what to do.
+pub(crate) const ONCE: &str = "the object would begin again elsewhere; wait until it is finished, or delete it, and create it again once its \
+                               Placement is gone";
+
+#[test]
+fn an_object_that_would_lose_data_or_begin_again_stays() {
+    for object in with_volumes() {
+        stays(&mut drained(&object), &object, &format!("the cluster is being drained, and {VOLUMES}"));
+    }
+    for object in run_once() {
+        stays(&mut drained(&object), &object, &format!("the cluster is being drained, and {ONCE}"));
     }
     // A StatefulSet without claims moves.
     let mut stateless = object("apps/v1", "StatefulSet", Some("default"), "cache");

@@ -6,6 +6,7 @@ mod conformance;
 mod delegation;
 mod drains;
 mod failovers;
+mod holds;
 mod keeping;
 mod manifests;
 mod orders;

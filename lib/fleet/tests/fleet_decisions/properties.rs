@@ -101,9 +101,15 @@ fn an_object() -> impl Strategy<Value = Json> {
         1 => Just(json!({ "fleet.keelway.dev/cluster": "b" })),
         1 => Just(json!({ "fleet.keelway.dev/spread-onto": "a,c" })),
     ];
-    (0..24_u32, annotations, any::<bool>()).prop_map(|(replicas, annotations, has_replicas)| {
-        if has_replicas {
+    (0..24_u32, annotations, 0..4_u8).prop_map(|(replicas, annotations, kind)| {
+        if kind < 2 {
             return deployment("web", replicas, json!({}), annotations);
+        }
+        if kind == 2 {
+            let mut mounts = deployment("web", replicas, json!({}), annotations);
+            mounts["spec"]["template"]["spec"]["volumes"] =
+                json!([{ "persistentVolumeClaim": { "claimName": "data" } }]);
+            return mounts;
         }
         let mut config = object("v1", "ConfigMap", Some("default"), "web");
         config["metadata"]["annotations"] = annotations;

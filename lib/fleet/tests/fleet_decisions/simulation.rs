@@ -24,6 +24,7 @@ fn every_history_converges() {
         "answered false",
         "the cluster has not been ready since",
         "the object returns to",
+        "does not select the cluster any more, and the object has volumes",
         "orchestrator: submits",
         "orchestrator: removes",
         "releases",

@@ -75,10 +75,12 @@ pub(crate) enum FleetBug {
     TracksTheAbsent,
     /// Failover moves objects away from a cluster in which they stay.
     MovesThePinned,
+    /// If nothing is drained and nothing is lost, objects move although their data would not.
+    LeavesItsData,
 }
 
 impl FleetBug {
-    pub(crate) const ALL: [Self; 23] = [
+    pub(crate) const ALL: [Self; 24] = [
         Self::DeletesWhatItCannotRead,
         Self::MovesAtOnce,
         Self::LeavesBeforeReady,
@@ -102,6 +104,7 @@ impl FleetBug {
         Self::DeletesTheDelegated,
         Self::TracksTheAbsent,
         Self::MovesThePinned,
+        Self::LeavesItsData,
     ];
 }
 
@@ -306,7 +309,14 @@ impl FleetSimulation {
                 self.policies.push(policy("newer", json!({ "clusterSelector": { "matchExpressions": [operator] } })));
             }
             6..=8 => self.policies = vec![with_failover(kind)],
-            _ => drop(self.objects.insert(object, deployment(object, number, json!({}), json!({})))),
+            _ => {
+                let mut submitted = deployment(object, number, json!({}), json!({}));
+                if number % 4 == 3 {
+                    submitted["spec"]["template"]["spec"]["volumes"] =
+                        json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]);
+                }
+                self.objects.insert(object, submitted);
+            }
         }
     }
 
@@ -457,6 +467,9 @@ impl FleetSimulation {
             self.log.push(format!("  {name} leaves {}: {why}", cluster.name));
             self.counted.insert((cluster.name.clone(), name.to_owned()));
         }
+        if let Some(stuck) = placement.stuck() {
+            self.log.push(format!("  {name} stays in {}: {}", stuck.cluster, stuck.message));
+        }
         self.named.extend(placement.clusters.iter().map(|cluster| (name, cluster.name.clone())));
         self.placements.insert(name, placement);
     }
@@ -512,7 +525,13 @@ impl FleetSimulation {
             }
         }
         let forgets = self.bug == Some(FleetBug::ForgetsTheCurrent);
-        decide(&seen, &DecisionRequest { current: request.current.filter(|_| !forgets), ..*request })
+        let mut object = request.object.clone();
+        let is_calm = seen.clusters.values().all(|cluster| cluster.drain.is_none()) && self.lost.is_empty();
+        if self.bug == Some(FleetBug::LeavesItsData) && is_calm {
+            object.manifest["spec"]["template"]["spec"]["volumes"] = Json::Null;
+        }
+        let current = request.current.filter(|_| !forgets);
+        decide(&seen, &DecisionRequest { object: &object, current, ..*request })
     }
 
     /// Returns the Placement to save, if it changes.
@@ -762,9 +781,13 @@ impl FleetSimulation {
     }
 
     /// No object waits for its turn to leave a lost cluster any more: what has left does not need its agent. A part that stays in a pinned cluster does,
-    /// and the other parts of its object wait for it.
+    /// or one with data that stays in a lost cluster, and the other parts of its object wait for it.
     fn check_failover(&self) -> Result<(), String> {
-        if self.lost.iter().any(|name| self.clusters.get(name).is_some_and(|cluster| cluster.is_pinned)) {
+        let is_lost = |placement: &PlacementSpec| placement.clusters.iter().any(|it| self.lost.contains(&it.name));
+        let has_data = |name: &&str| self.objects.get(*name).is_some_and(|object| !volumes(object).is_null());
+        if self.lost.iter().any(|name| self.clusters.get(name).is_some_and(|cluster| cluster.is_pinned))
+            || self.placements.iter().any(|(name, placement)| has_data(name) && is_lost(placement))
+        {
             return Ok(());
         }
         for (name, object) in &self.objects {
@@ -831,6 +854,10 @@ fn with_failover(kind: u64) -> SchedulePolicy {
         _ => more["spreadConstraints"] = json!({}),
     }
     policy("all", more)
+}
+
+fn volumes(deployment: &Json) -> &Json {
+    &deployment["spec"]["template"]["spec"]["volumes"]
 }
 
 fn link_of(name: &str) -> PlacementLink {

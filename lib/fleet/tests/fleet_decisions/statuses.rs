@@ -223,3 +223,24 @@ fn the_status_of_a_placement_says_why_a_cluster_has_no_work_as_decided() {
     assert_eq!(corrected.clusters[0].conditions, work.conditions);
     assert!(corrected.conditions.iter().all(|condition| condition.status == "True"));
 }
+
+/// Returns the message of the condition `Scheduled` of a stored Placement.
+fn scheduled(world: &World) -> String {
+    let placement = world.current.as_ref().unwrap();
+    let now = Time(Timestamp::UNIX_EPOCH);
+    let status = placement_status(placement, Some(1), &[], &WorkPlan::default(), None, &now);
+    let scheduled = status.conditions.into_iter().find(|condition| condition.type_ == "Scheduled").unwrap();
+    assert_eq!((scheduled.status.as_str(), scheduled.reason.as_str()), ("True", "Scheduled"));
+    scheduled.message
+}
+
+#[test]
+fn a_placement_in_one_cluster_states_why_it_is_there() {
+    let mut world = World::new([cluster("a"), cluster("b")]);
+    world.set_policies([policy("all", json!({}))]);
+    world.place(&deployment("web", 2, json!({}), json!({})));
+    assert_eq!(scheduled(&world), "a: the best of 2 clusters that can run the object");
+    world.set_policies([policy("all", json!({ "spreadConstraints": {} }))]);
+    world.place(&deployment("web", 2, json!({}), json!({})));
+    assert_eq!(scheduled(&world), "a, b", "spec.reasons has the others");
+}
