@@ -11,8 +11,10 @@
     reason = "a test's functions fail by panicking, and print their timings"
 )]
 
+mod api_pod;
 mod archives;
 mod kubeadm;
+mod phases;
 mod preflight;
 mod rotations;
 mod sessions;

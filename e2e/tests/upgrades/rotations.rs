@@ -9,7 +9,7 @@ use keelway_e2e::{
 };
 
 use crate::{
-    containers,
+    api_pod, containers,
     sessions::{SessionReport, Sessions},
     steps,
 };
@@ -33,8 +33,12 @@ pub(crate) fn rotate_each(worker_fleet: &WorkerFleet, cluster: &TestCluster) {
     let running = containers(cluster);
     let mut steps = Vec::new();
     for key in RotatedKey::ALL {
+        if key == RotatedKey::KubernetesAuthority {
+            api_pod::start(cluster);
+        }
         steps.push(RotationStep::run(worker_fleet, cluster, key, RotationPhase::Prepared));
         if key == RotatedKey::KubernetesAuthority {
+            api_pod::trusts_both(cluster);
             for add_on in ADD_ONS {
                 steps::is_rolled_out(cluster, add_on);
             }
@@ -45,6 +49,7 @@ pub(crate) fn rotate_each(worker_fleet: &WorkerFleet, cluster: &TestCluster) {
         }
     }
     print(&steps);
+    api_pod::was_always_trusted(cluster);
     steps.iter().for_each(RotationStep::assert_good);
     assert_eq!(containers(cluster), running, "a container of a user was restarted");
 }

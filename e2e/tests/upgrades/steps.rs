@@ -1,6 +1,7 @@
 //! The commands that a user gives, and what has to run afterwards.
 
 use std::{
+    cell::RefCell,
     collections::BTreeSet,
     time::{Duration, Instant},
 };
@@ -12,7 +13,7 @@ use keelway_e2e::{
     worker_fleet::{TestCluster, WorkerFleet},
 };
 
-use crate::archives::OF_KUBERNETES;
+use crate::{archives::OF_KUBERNETES, phases::PhaseTimes};
 
 /// For an upgrade with all minor versions on the way, and for each command of a rotation.
 const LONG: Duration = Duration::from_secs(1200);
@@ -28,17 +29,25 @@ pub(crate) fn plan(worker_fleet: &WorkerFleet) -> String {
     worker_fleet.keelway(&["plan"]).succeeded().text().to_owned()
 }
 
-/// Reconciles until there is nothing left to do, and returns how long that took. A pass ends after five minutes, and the next one continues.
+/// Reconciles until there is nothing left to do, prints the time of each phase, and returns how long everything took. A run ends after five minutes,
+/// and the next one continues.
 pub(crate) fn settle(worker_fleet: &WorkerFleet, what: &str) -> Duration {
     let started = Instant::now();
+    let phases = RefCell::new(PhaseTimes::after(&worker_fleet.documents()));
+    let state = worker_fleet.fleet.keelway.state();
     deadline::until(what, LONG, || {
-        let reconciled = worker_fleet.keelway(&["reconcile"]);
+        let mut phases = phases.borrow_mut();
+        let reconciled = phases.follow(&state, || worker_fleet.keelway(&["reconcile"]));
         let is_settled = reconciled.code() == 0;
         worker_fleet.replace_documents(reconciled.stdout);
+        if is_settled {
+            phases.record(&worker_fleet.documents());
+        }
         is_settled
     });
     let took = started.elapsed();
     println!("{}  until {what}", millis(took));
+    phases.into_inner().print(took);
     took
 }
 

@@ -121,9 +121,10 @@ pub struct FleetSpec {}
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WorkersSpec {
-    /// The Kubernetes release of the kubelets, such as 1.37.0. Once the control plane runs its minor version, the workers
-    /// upgrade themselves in turn: each drains its Node, replaces the kubelet, and uncordons the Node. Without it, kubelets
-    /// stay as they are until `keelway node upgrade`. See docs/upgrades.md.
+    /// The Kubernetes release of the kubelets, such as 1.37.0. Once every component of the control plane runs `spec.version`,
+    /// or at least this minor version if it is an earlier one, the workers upgrade themselves in turn: each drains its Node,
+    /// replaces the kubelet, and uncordons the Node. Without it, kubelets stay as they are until `keelway node upgrade`. See
+    /// docs/upgrades.md.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// The highest number of workers that are not ready or upgrade at a time.

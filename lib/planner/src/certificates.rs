@@ -424,3 +424,27 @@ impl<'a> CertificateInputs<'a> {
         all
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_have_lifetimes_of_their_own_between_two_thirds_and_all_of_the_configured_one() {
+        let ttl = Span::hours(24 * 365);
+        let of = |namespace: &str, name: &str| {
+            shortened(ttl, &SecretName { namespace: namespace.into(), name: name.into() }).seconds()
+        };
+        let names: Vec<String> = (0..100).map(|index| format!("kube-apiserver-{index}")).collect();
+        let mut lifetimes: Vec<u64> = names.iter().map(|name| of("c1", name)).collect();
+        assert_eq!(lifetimes[7], of("c1", "kube-apiserver-7"), "it stays the same");
+        assert_ne!(lifetimes[7], of("c2", "kube-apiserver-7"), "clusters differ, too");
+        lifetimes.sort_unstable();
+        let (all, third) = (ttl.seconds(), ttl.seconds() / 3);
+        assert!(lifetimes.iter().all(|lifetime| (all - third..=all).contains(lifetime)), "{lifetimes:?}");
+        // They are spread over the third, and not in one half of it.
+        assert!(lifetimes[0] < all - third * 3 / 4 && lifetimes[99] > all - third / 4, "{lifetimes:?}");
+        lifetimes.dedup();
+        assert_eq!(lifetimes.len(), 100, "each has a lifetime of its own");
+    }
+}

@@ -104,9 +104,11 @@ fn orders(tenant: &Tenant<'_>, world: &ValidatedDocuments, seen: &PassObservatio
         orders.push(order);
     }
     let workers = tenant.document.spec.workers.version.as_deref().and_then(find);
-    // Kubelets are upgraded once the control plane runs their minor version. Those that ran it before stay.
+    // Kubelets are upgraded once the whole control plane runs their minor version, and the release of the cluster if that is of the same minor version.
+    // Those that ran their release before stay.
     let reaches = |order: &&mut UpgradeOrder, kubelet: Release| {
-        order.from.minor() < kubelet.minor() && order.to.minor() >= kubelet.minor()
+        let is_first_of_minor = order.from.minor() < kubelet.minor() && order.to.minor() >= kubelet.minor();
+        is_first_of_minor || order.to == kubelet
     };
     if let Some(kubelet) = workers
         && let Some(order) = orders.iter_mut().find(|order| reaches(order, kubelet))

@@ -1,10 +1,12 @@
 //! Changes the numbers of API servers and ingresses again and again, on machines that fail and return. No ingress ever sends connections to
 //! an API server that is removed, and in the end all numbers are as in the spec.
 
+mod ill_release;
 mod keelway_first;
 mod prefetch;
 mod preflight;
 mod upgrade_orders;
+mod worker_releases;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,6 +87,8 @@ struct World {
     missed: Option<(SecretName, Shared<Secret>)>,
     /// What the checks before an upgrade to another minor version find.
     preflight: UpgradePreflight,
+    /// A component that is not healthy while it runs this release.
+    fails_with: Option<(&'static str, &'static str)>,
 }
 
 impl World {
@@ -97,7 +101,7 @@ impl World {
         let text: String = std::iter::once(cluster.to_owned()).chain(hypervisors(&machines)).collect();
         let (documents, machines) = identified(&text);
         let preflight = UpgradePreflight::default();
-        Self { documents, machines, certificates: BTreeMap::new(), missed: None, preflight }
+        Self { documents, machines, certificates: BTreeMap::new(), missed: None, preflight, fails_with: None }
     }
 
     fn ask(&mut self, round: &Round) {
@@ -137,7 +141,8 @@ impl World {
         let health = |(number, (pod, component)): (usize, (&PodName, &Shared<Component>))| {
             let state = &self.machines[&component.spec.hypervisor];
             let runs = state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod);
-            let well = runs && !bit(round.ill, number);
+            let fails = self.fails_with == Some((pod.component.as_str(), component.spec.version.as_str()));
+            let well = runs && !fails && !bit(round.ill, number);
             (
                 pod.clone(),
                 if well { ComponentHealth::Healthy } else { ComponentHealth::Unhealthy("it is ill".to_owned()) },

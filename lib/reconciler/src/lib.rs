@@ -9,6 +9,8 @@ mod connected;
 mod continuous;
 mod dial;
 mod enroll;
+#[cfg(test)]
+mod fake_api;
 mod health;
 mod hosted;
 mod listing;

@@ -1,6 +1,8 @@
 //! Reads what the checks before an upgrade to another minor version need: kubelets, requests for deprecated APIs, and webhooks.
 
 mod deprecated_apis;
+#[cfg(test)]
+mod tests;
 mod webhooks;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -30,11 +32,19 @@ pub(crate) async fn observe(
     id: &ClusterId,
 ) -> UpgradePreflight {
     let client = || driver(machines, clients, documents, id);
+    read(FirstBindings::of_id(documents, id), client, || drivers(machines, clients, documents, id)).await
+}
+
+async fn read(
+    bindings: FirstBindings,
+    client: impl Fn() -> Result<kube::Client, String>,
+    servers: impl Fn() -> Result<Vec<kube::Client>, String>,
+) -> UpgradePreflight {
     let (kubelets, deprecated_apis, silent_webhooks) = join3(
-        in_time(async { kubelets(documents, id, client()?).await }),
+        in_time(async { kubelets(bindings, client()?).await }),
         // Each API server remembers the requests that it got itself.
         in_time(async {
-            let servers = drivers(machines, clients, documents, id)?;
+            let servers = servers()?;
             let requested = try_join_all(servers.iter().map(deprecated_apis::requested)).await?;
             Ok(requested.into_iter().flatten().collect())
         }),
@@ -53,12 +63,8 @@ async fn in_time<T>(read: impl Future<Output = Result<T, String>>) -> ObservedVa
 }
 
 /// A fleet has no workers, and the driver no right to list them.
-async fn kubelets(
-    documents: &Documents,
-    id: &ClusterId,
-    client: kube::Client,
-) -> Result<BTreeMap<String, String>, String> {
-    if FirstBindings::of_id(documents, id) == FirstBindings::Fleet {
+async fn kubelets(bindings: FirstBindings, client: kube::Client) -> Result<BTreeMap<String, String>, String> {
+    if bindings == FirstBindings::Fleet {
         return Ok(BTreeMap::new());
     }
     let nodes = list_all(&Api::<Node>::all(client), ListParams::default()).await?;

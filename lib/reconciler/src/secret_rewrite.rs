@@ -79,12 +79,15 @@ pub(crate) async fn execute(
     id: &ClusterId,
     (key_name, now): (&str, Timestamp),
 ) -> Result<(), ManagedClusterError> {
-    let client = administrator(machines, documents, id, now)?;
+    write_next(&administrator(machines, documents, id, now)?, key_name).await
+}
+
+async fn write_next(client: &kube::Client, key_name: &str) -> Result<(), ManagedClusterError> {
     let bindings = bindings_api(client.clone());
     let binding = in_time(bindings.get(OWN_BINDING)).await?;
     let found = binding.annotations().get(ANNOTATION).map(|text| RewriteRecord::read(text)).unwrap_or_default();
     let from = if found.key == key_name { found } else { RewriteRecord::default() };
-    let written = write_page(&client, from).await?;
+    let written = write_page(client, from).await?;
     let record = RewriteRecord { key: key_name.to_owned(), ..written };
     let annotation = BTreeMap::from([(ANNOTATION, record.text())]);
     let patch = Patch::Merge(json!({ "metadata": { "annotations": annotation } }));
@@ -133,14 +136,4 @@ async fn in_time<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T,
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_record_survives_its_text() {
-        let record =
-            RewriteRecord { key: "k".to_owned(), rewritten: 7, next: Some("t".to_owned()), is_complete: false };
-        assert_eq!(RewriteRecord::read(&record.text()), record);
-        assert_eq!(RewriteRecord::read("changed by hand"), RewriteRecord::default());
-    }
-}
+mod tests;

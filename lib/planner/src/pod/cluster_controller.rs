@@ -14,7 +14,7 @@ use keelway_api::{
     image_override::is_of_workers,
     machine::{OnChange, PodFile},
     registry::{RegistryCredentials, docker_config, repository_of},
-    release::{find, metrics_server_image},
+    release::{Release, find, metrics_server_image},
     role::{API, Role},
     validated::ValidatedHypervisor,
 };
@@ -117,11 +117,11 @@ impl PodInputs<'_> {
         addons
     }
 
-    /// How kubelets are upgraded. A kubelet is never of a newer minor version than API servers, which are upgraded before the controller.
+    /// How kubelets are upgraded. None: they stay as they are.
     fn kubelet_upgrades(&self) -> Option<Value> {
         let workers = &self.cluster.workers;
         let version = workers.version.as_ref()?;
-        let may_run = find(version).is_some_and(|kubelet| kubelet.minor() <= self.release().minor());
+        let may_run = find(version).is_some_and(|kubelet| self.may_workers_run(kubelet));
         // The controller of v0.1.0 refuses the field.
         (may_run && self.follows_v0_1_0()).then(|| {
             json!({
@@ -130,6 +130,20 @@ impl PodInputs<'_> {
                 "drainTimeout": workers.drain_timeout,
             })
         })
+    }
+
+    /// Whether the whole control plane runs what kubelets of this release follow, and worked with it: the release of the cluster or, if they are of an
+    /// earlier minor version, at least that one. The latter upgrades kubelets that are too old for the next minor version.
+    fn may_workers_run(&self, kubelet: Release) -> bool {
+        let wanted = self.cluster.release;
+        let is_followed = |version: &str| {
+            find(version).is_some_and(|runs| {
+                runs.minor() >= kubelet.minor() && (runs == wanted || kubelet.minor() < wanted.minor())
+            })
+        };
+        let recorded = self.tenant.document.status.as_ref().and_then(|status| status.version.as_deref());
+        let mut staying = self.tenant.components.iter().filter(|(_, component)| !component.is_leaving());
+        recorded.is_some_and(is_followed) && staying.all(|(_, component)| is_followed(&component.spec.version))
     }
 
     /// The cluster's own credentials for the images that its workers pull. Those of a class belong to the operator, and users of the cluster, who are

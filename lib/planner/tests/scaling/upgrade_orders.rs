@@ -84,3 +84,20 @@ fn an_upgrade_that_skips_minor_versions_is_shown_to_its_end() {
     happened.retain(|step| replaced.contains(step));
     assert_eq!(happened, replaced);
 }
+
+#[test]
+fn workers_of_a_patch_release_are_shown_after_the_control_plane() {
+    let mut world = settled_at("1.37.0");
+    let set_workers = |world: &mut World, version: &str| {
+        world.documents.clusters.values_mut().next().unwrap().spec.workers.version = Some(version.to_owned());
+    };
+    set_version(&mut world, "1.37.2");
+    set_workers(&mut world, "1.37.2");
+    let [order] = &shown(&world)[..] else { panic!("one upgrade") };
+    assert!(order.to_string().ends_with("; then the kubelets of the workers, to 1.37.2"), "{order}");
+
+    // They run it already.
+    set_workers(&mut world, "1.37.0");
+    let [order] = &shown(&world)[..] else { panic!("one upgrade") };
+    assert_eq!(order.workers, None);
+}
