@@ -54,7 +54,7 @@ done
 step '$ keelway join-token create --cluster c1 < c1.yaml > token'
 keelway join-token create --cluster c1 < c1.yaml > token
 
-# On a machine of your own: keelway node join TOKEN.
+# On a machine of your own: keelway node join --token-file token
 for worker in 1 2; do
   on=(keelway node local exec --fleet demo "w$worker" --)
   "${on[@]}" keelway node status > /dev/null 2>&1 && continue

@@ -75,7 +75,7 @@ const LOCK: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// The machine is not a worker, or its join is not complete.
-    #[error("this machine is not a worker yet ({0} does not exist); run `keelway node join TOKEN`")]
+    #[error("this machine is not a worker yet ({0} does not exist); run `keelway node join --token-file token`")]
     NotJoined(String),
     /// Another daemon runs.
     #[error("another daemon is already running for {0}")]

@@ -258,7 +258,7 @@ fn port_of(role: Role, port: &str) -> (&'static str, &'static str, &'static str)
             ("loopback", "`keelway` and agents", "TLS; unauthenticated clients get only the health path")
         }
         (Role::Ingress, _) => (
-            "public addresses",
+            "public addresses, or `spec.addresses.bind` of the machine",
             "users of the cluster",
             "forwards bytes to API servers and to the gateway beside it; opens no other connection",
         ),
