@@ -94,3 +94,30 @@ fn ready_of(documents: &Documents, cluster: &Cluster, role: Role) -> String {
         .count();
     format!("{ready}/{}", cluster.spec.replicas(role))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::view::table;
+
+    #[test]
+    fn the_age_of_the_last_snapshot_is_shown() {
+        let mut documents = keelway_reconciler::testing::world();
+        let now: Timestamp = "2026-11-27T14:52:00Z".parse().unwrap();
+        let shown = |documents: &Documents| {
+            let cluster = documents.clusters.values().next().unwrap();
+            let text = table(&[ClusterView::of(documents, cluster, now)], true);
+            let lines: Vec<&str> = text.lines().collect();
+            let column = lines[0].find("SNAPSHOT").unwrap();
+            lines[1][column..].split_whitespace().next().unwrap().to_owned()
+        };
+        assert_eq!(shown(&documents), "<none>");
+        let last = json!({ "name": "20261127T115200Z-5", "time": "2026-11-27T11:52:00Z", "revision": 5, "size": 1 });
+        let store = json!({ "bornAt": "2026-11-27T10:00:00Z", "initialCluster": {}, "snapshots": { "last": last } });
+        let cluster = documents.clusters.values_mut().next().unwrap();
+        cluster.status.as_mut().unwrap().etcd = Some(serde_json::from_value(store).unwrap());
+        assert_eq!(shown(&documents), "3h");
+    }
+}

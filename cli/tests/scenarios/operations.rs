@@ -3,7 +3,7 @@
 
 use std::{env, fs, path::Path, process::Command};
 
-use keelway_api::{Documents, jiff::Timestamp};
+use keelway_api::{Documents, jiff::Timestamp, name::HypervisorName};
 use keelway_cri::testing::cache;
 
 use super::{quorum, transcript::shell_blocks, world::World, worlds};
@@ -20,6 +20,13 @@ kubectl() {
     command kubectl "$verb" --local --output=yaml --filename="$kind/$name.yaml" "$@" > changed.yaml
     mv changed.yaml "$kind/$name.yaml"
   done
+}
+"#;
+
+/// Passes need machines, and change no spec.
+const WITHOUT_PASSES: &str = r#"
+keelway() {
+  if [[ $1 == reconcile ]]; then cat; else command keelway "$@"; fi
 }
 "#;
 
@@ -64,6 +71,23 @@ fn kubectl_increases_the_quota_of_the_page() {
     let mut by_hand = world.clone();
     by_hand.cluster("c1").spec.etcd.quota = Some("8Gi".parse().unwrap());
     assert_changed(&world, &by_kubectl, &by_hand.documents);
+}
+
+#[test]
+fn a_cluster_moves_by_the_commands_of_the_page() {
+    let world = worlds::three();
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("c1.yaml"), world.documents.write()).unwrap();
+    let commands = shell_blocks(PAGE, ".. a cluster is to move to other machines").join("\n");
+    run(directory.path(), &format!("{WITHOUT_PASSES}{}", commands.replace("hv-1", "private-1")));
+    let moved = Documents::read(&fs::read(directory.path().join("next.yaml")).unwrap()).unwrap();
+    let [new, old]: [HypervisorName; 2] = ["hv-3", "private-1"].map(|name| name.parse().unwrap());
+    let mut before = moved.clone();
+    before.hypervisors.remove(&new).unwrap();
+    let drained = &mut before.hypervisors.get_mut(&old).unwrap().spec;
+    assert!(drained.drain && drained.unschedulable, "{drained:?}");
+    (drained.drain, drained.unschedulable) = (false, false);
+    assert!(before == world.documents, "something else changed:\n{}", moved.write());
 }
 
 fn assert_changed(world: &World, by_kubectl: &Documents, expected: &Documents) {

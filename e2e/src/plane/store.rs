@@ -1,14 +1,33 @@
 //! Queries the etcd members one by one.
 
-use std::{collections::BTreeSet, fs, os::unix::fs::OpenOptionsExt, path::PathBuf, process::Command};
+use std::{
+    collections::BTreeSet,
+    fs,
+    ops::Range,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use keelway_api::{Component, Documents, documents::SecretName, role::Role};
 use keelway_cri::testing::cache;
 use keelway_planner::{DRIVER_SECRET, probes};
+use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 use serde_json::Value;
 
 use super::Plane;
-use crate::deadline;
+use crate::{
+    TestMachine,
+    command::{FinishedCommand, run},
+    deadline,
+};
+
+/// The size of a value that fills a store, which is below etcd's default limit of a request.
+const VALUE: usize = 1 << 20;
+/// What the keys of such values begin with. Their numbers follow.
+pub const FILLED: &str = "filled-";
+/// Puts the value of the file `$1` at the keys that begin with `$2`, with the numbers from `$3` to `$4`, until a request is refused.
+const FILL: &str = r#"file=$1 key=$2 from=$3 to=$4; shift 4; for i in $(seq "$from" "$to"); do "$@" put "$key$i" < "$file" > /dev/null; done"#;
 
 /// An etcd client with the driver's credentials.
 pub struct PlaneStore<'a> {
@@ -111,4 +130,21 @@ impl<'a> PlaneStore<'a> {
         let caught_up = || self.revision(member).is_some_and(|reached| reached >= revision);
         deadline::until("a member has what was written while it was away", deadline::KUBERNETES, caught_up);
     }
+}
+
+/// Writes a value of 1 MiB for each number, until a request is refused. Values do not compress well. The directory gets the value's file.
+pub fn fill(machine: &TestMachine, client: &Command, directory: &Path, numbers: Range<usize>) -> FinishedCommand {
+    let value_file = directory.join("value");
+    let mut value = vec![0; VALUE];
+    ChaCha8Rng::seed_from_u64(1).fill(&mut value[..]);
+    fs::write(&value_file, value).unwrap();
+    let mut fill = Command::new("sh");
+    fill.args(["-ec", FILL, "sh"])
+        .arg(&value_file)
+        .arg(FILLED)
+        .arg(numbers.start.to_string())
+        .arg((numbers.end - 1).to_string())
+        .arg(client.get_program())
+        .args(client.get_args());
+    machine.within(|| run(&mut fill, &[], deadline::SETTLE))
 }

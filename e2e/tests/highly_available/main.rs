@@ -65,6 +65,7 @@ fn scenario(tag: &str, reach: ReachMode) {
     plane.is_spread();
     replicas::fit_on_a_screen(&plane);
     status::shows_stores(&plane);
+    status::observes_stores(&plane);
     replicas::elect_leaders(&plane);
     ingress::contexts(&plane);
     ingress::serve_metrics(&plane);

@@ -1,6 +1,8 @@
-//! `keelway status` shows what machines and stores report now.
+//! `keelway status` and `keelway observe` show what machines and stores report now.
 
-use keelway_api::role::Role;
+use std::collections::BTreeSet;
+
+use keelway_api::{Observation, role::Role};
 use keelway_e2e::{Plane, plane::store::PlaneStore};
 
 /// Every member has a row, and the leader is the one that etcd itself reports.
@@ -14,6 +16,18 @@ pub(crate) fn shows_stores(plane: &Plane<'_>) {
         assert_eq!((row[1], row[4], row[5]), (role, "4096Mi", "<none>"), "{row:?}");
         assert!(row[6].parse::<u64>().unwrap() < 5000, "{row:?}");
     }
+}
+
+/// The observation has the leader and the member list that etcd itself reports.
+pub(crate) fn observes_stores(plane: &Plane<'_>) {
+    let seen = plane.keelway.run(&["observe"], &plane.text).succeeded();
+    let observation = Observation::read(&seen.stdout).unwrap();
+    let store = &observation.stores[plane.cluster().id().unwrap()];
+    let etcd = PlaneStore::of(plane);
+    let leader = store.report(&etcd.leader().spec.name().unwrap()).unwrap();
+    assert_eq!(store.leader(), Some(leader.id), "{store:?}");
+    let listed: BTreeSet<String> = store.list.iter().flatten().map(|(_, member)| member.name.clone()).collect();
+    assert_eq!(listed, etcd.voters(), "{store:?}");
 }
 
 /// A machine without power is not ready, and its member does not respond, although the documents record both as ready.

@@ -60,6 +60,11 @@ impl LostStore {
         }
     }
 
+    /// The path in this process for a path of the survivor's machine.
+    pub(crate) fn machine_path(&self, path: &str) -> PathBuf {
+        self.machine.path(path)
+    }
+
     /// The command lines of etcd on the survivor's machine.
     pub(crate) fn commands(&self) -> Vec<String> {
         let command = |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).ok();

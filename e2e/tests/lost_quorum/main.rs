@@ -10,9 +10,11 @@
 
 mod lost_store;
 
-use std::{fs, time::Instant};
+use std::{fs, process::Command, time::Instant};
 
-use keelway_api::{Documents, hypervisor::LOST_ANNOTATION, role::Role, store_rebuild::EtcdRecovery};
+use keelway_api::{
+    Documents, hypervisor::LOST_ANNOTATION, machine::STATE_DIRECTORY, role::Role, store_rebuild::EtcdRecovery,
+};
 use keelway_e2e::{
     Keelway, Kubectl, ReachMode, TestFleet, deadline, host::on_own_host, load::RecordedLoad, transcript::shell_commands,
 };
@@ -66,6 +68,7 @@ fn scenario(tag: &str, recovery: EtcdRecovery) {
     let load = RecordedLoad::start(&kubectl, "rebuilt");
     load.wait_for_requests(100);
     load.end("the store was rebuilt").assert_good();
+    the_page_removes_the_copy(&store);
     an_old_member_is_removed(&world, &recovered, &store);
 }
 
@@ -158,6 +161,15 @@ fn is_whole(text: &[u8], store: &LostStore) {
         !commands.is_empty() && !commands.iter().any(|command| command.contains("force-new-cluster")),
         "{commands:?}"
     );
+}
+
+/// Runs the command of the documentation for the machine of the survivor.
+fn the_page_removes_the_copy(store: &LostStore) {
+    let command = shell_commands(PAGE, SECTION).into_iter().find(|command| command.starts_with("rm ")).unwrap();
+    let state = store.machine_path(STATE_DIRECTORY);
+    let command = command.replace(STATE_DIRECTORY, state.to_str().unwrap()).replace("etcd-0", &store.survivor);
+    assert!(Command::new("sh").args(["-ec", &command]).status().unwrap().success(), "{command}");
+    assert!(!store.directory("data.copy-1").exists() && store.directory("data").exists(), "{command}");
 }
 
 /// A lost machine returns with its old member, which the new store refuses. The next pass stops it, and removes its data.

@@ -166,12 +166,15 @@ fn nothing_of_it_is_left(plane: &TestControlPlane<'_>) {
     }
 }
 
-/// The new cluster has the objects of the snapshot, authorities of its own, and members of its own.
+/// The last command of the documentation. The new cluster has the objects of the snapshot, authorities of its own, and members of its own.
 fn it_is_cloned(plane: &TestControlPlane<'_>, snapshot: &str) {
     let keelway = plane.keelway;
-    let inject = ["cluster", "inject", "--name", "c2", "--from-snapshot", snapshot];
-    let injected = keelway.run(&inject, &plane.text).succeeded().stdout;
-    let text = keelway.run(&["reconcile"], &injected).succeeded().stdout;
+    fs::write(keelway.directory().join("c1.yaml"), &plane.text).unwrap();
+    let commands = shell_commands(PAGE, SECTION);
+    let clones = commands.last().unwrap();
+    assert!(clones.starts_with("keelway cluster inject --name c2 --from-snapshot "), "{clones}");
+    let _ = keelway.shell(&clones.replace(EXAMPLE, snapshot)).succeeded();
+    let text = fs::read(keelway.directory().join("c2.yaml")).unwrap();
     let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c2"], &text).succeeded().stdout;
     fs::write(keelway.directory().join("c2.kubeconfig"), kubeconfig).unwrap();
     let clone = Kubectl::new(&keelway.directory().join("c2.kubeconfig"));

@@ -1,4 +1,4 @@
-//! Numbers of replicas change while clients send requests. No request fails.
+//! Numbers of replicas change, and a machine is drained, while clients send requests. No request fails.
 //!
 //! It needs what the tests of `live` need.
 
@@ -34,9 +34,11 @@ fn no_request_fails_while_replicas_without_agents_change() {
 fn scenario(tag: &str, reach: ReachMode, members: &[u32]) {
     let mut world = TestFleet::new(tag);
     let host = MachineFacts::on_host(&world.fleet);
-    let machines = world.create_reached(reach, "2", "3");
+    // A drained machine leaves enough private ones for three members.
+    let machines = world.create_reached(reach, "2", "4");
     let mut plane = Plane::with_replicas(&world, &machines, REPLICAS);
     scaling::members_change(&mut plane, members);
+    scaling::the_leader_is_drained(&mut plane);
     scaling::no_request_fails(&mut plane);
     plane.is_spread();
     plane.destroy(&host);

@@ -49,6 +49,27 @@ fn members(documents: &Documents) -> Vec<(ComponentName, String)> {
     members.map(|(name, member)| (name.clone(), member.id.clone())).collect()
 }
 
+/// The machine of the leader is drained: its member is replaced, and nothing of the cluster stays there.
+pub(crate) fn the_leader_is_drained(plane: &mut Plane<'_>) {
+    let load = Load::start(&plane.kubectl);
+    let leader = PlaneStore::of(plane).leader().clone();
+    let (name, machine) = (leader.spec.name().unwrap().to_string(), leader.spec.hypervisor.to_string());
+    let before = PlaneStore::of(plane).voters();
+    load.wait_for_requests(50);
+    let set = |plane: &mut Plane<'_>, change: &str| {
+        let changed = plane.keelway.run(&["hypervisor", change, &machine], &plane.text).succeeded().stdout;
+        plane.apply(&changed);
+    };
+    set(plane, "drain");
+    let after = PlaneStore::of(plane).voters();
+    assert_eq!((before.len(), after.len(), after.contains(&name)), (3, 3, false), "{after:?} after {before:?}");
+    let left = plane.components().find(|component| component.spec.hypervisor.as_str() == machine);
+    assert!(left.is_none(), "{:?} is on {machine}", left.map(|component| component.spec.name()));
+    set(plane, "uncordon");
+    load.wait_for_requests(50);
+    load.end().assert_good();
+}
+
 /// API servers, controllers and ingresses are scaled down to one and up to three or two. haproxy keeps running.
 pub(crate) fn no_request_fails(plane: &mut Plane<'_>) {
     let load = Load::start(&plane.kubectl);

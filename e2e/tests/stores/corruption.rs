@@ -13,10 +13,12 @@ use serde_json::{Value, json};
 
 use crate::passes::{assert_replaced, members, run_until, settle};
 
-const PAGE: &str = "docs/operations.md";
-const SECTION: &str = ".. an etcd member is corrupt";
+pub(crate) const PAGE: &str = "docs/operations.md";
+pub(crate) const SECTION: &str = ".. an etcd member is corrupt";
 /// The row of the table whose commands remove a member.
 const ROW: &str = "| etcd does not report which member differs |";
+/// The row whose command disarms the alarm, as the last one of the other row does.
+const ONLY_MEMBER: &str = "| the only member is corrupt |";
 
 /// etcd raises the alarm after it compared hashes. The test raises it in its place, for a follower. The store serves nothing until the member is gone.
 pub(crate) fn one_is_corrupt(plane: &mut Plane<'_>) {
@@ -80,12 +82,17 @@ fn the_page_removes(plane: &Plane<'_>, beside: &Component, id: u64) {
     let (function, compare) = block.rsplit_once('\n').unwrap();
     let run = |command: &str| plane.keelway.shell(&format!("{function}\n{command}")).succeeded();
     compare_hashes(|| run(&format!("{compare} --write-out=json")).json());
-    let row = table_row(PAGE, SECTION, ROW);
-    let commands: Vec<&str> = row.split('`').filter(|text| text.starts_with("etcdctl ")).collect();
-    assert_eq!(commands.len(), 2, "{row}");
+    let commands = etcdctl_commands(ROW);
+    assert_eq!((commands.len(), &commands[1..]), (2, etcdctl_commands(ONLY_MEMBER).as_slice()));
     for command in commands {
         let _ = run(&command.replace("ID", &format!("{id:x}")));
     }
+}
+
+/// Returns the commands of `etcdctl` in a row of the documentation.
+fn etcdctl_commands(row: &str) -> Vec<String> {
+    let row = table_row(PAGE, SECTION, row);
+    row.split('`').filter(|text| text.starts_with("etcdctl ")).map(str::to_owned).collect()
 }
 
 /// Asks until all members compare the same revision: their hashes are the same.

@@ -4,13 +4,19 @@
 //!
 //! It needs what the tests of `live` need.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's functions fail by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test's functions fail by panicking, and its log has times"
+)]
 
 mod corruption;
 mod interrupted;
 mod machines;
 mod passes;
 mod processes;
+mod space;
 
 use keelway_e2e::{MachineFacts, Plane, ReachMode, TestFleet, host::on_own_host, plane::PlaneCase};
 
@@ -27,6 +33,7 @@ const CASES: &[PlaneCase] = &[
     ("a member is corrupt, and etcd does not name it", corruption::one_that_etcd_does_not_name),
     ("a machine is lost for good, and returns", machines::one_is_lost),
     ("the driver is killed at each order to the store", interrupted::drain_is_cut_off),
+    ("data fills the quota", space::data_fills_the_quota),
 ];
 
 #[test]

@@ -1,11 +1,17 @@
 //! Members whose processes are killed, without and with their data. Agents start processes again.
 
-use std::{fs, path::Path};
+use std::{fs, path::PathBuf};
 
 use keelway_api::{Component, duration::Span, role::Role};
-use keelway_e2e::{Plane, deadline, load::RecordedLoad, plane::store::PlaneStore, process};
+use keelway_e2e::{Plane, deadline, load::RecordedLoad, plane::store::PlaneStore, process, transcript::table_row};
 
-use crate::passes::{assert_replaced, is_at_rest, members, run_until, settle};
+use crate::{
+    corruption::{PAGE, SECTION},
+    passes::{assert_replaced, is_at_rest, members, run_until, settle},
+};
+
+/// The row of the table according to which a person moves the data of a member away.
+const ROW: &str = "| a member exits whenever it starts,";
 
 /// How often each of two members is killed. An agent waits longer before each restart.
 const TURNS: usize = 2;
@@ -47,15 +53,16 @@ pub(crate) fn two_are_killed_by_turns(plane: &mut Plane<'_>) {
     plane.is_whole_again("two members were killed by turns");
 }
 
-/// The leader loses its data and its process, and does not start without data. It is replaced.
+/// The leader loses its data, as in the documentation, and its process. It does not start without data, and is replaced.
 pub(crate) fn one_loses_its_data(plane: &mut Plane<'_>) {
     let load = RecordedLoad::start(&plane.kubectl, "data-lost");
     load.wait_for_requests(100);
     let lost = PlaneStore::of(plane).leader().clone();
     let (name, before) = (lost.spec.name().unwrap().to_string(), members(plane));
     let pid = pid(plane, &lost);
-    empty(&plane.directory(&lost, "data"));
+    let moved = the_page_moves_away(plane, &lost);
     process::kill(pid);
+    fs::remove_dir_all(moved).unwrap();
     let soon = plane.changed(|spec| spec.etcd.replace_after = Some(Span::of_seconds(1)));
     run_until(plane, soon, "the member is replaced", |plane| is_at_rest(plane) && !members(plane).contains(&name));
     let usual = plane.changed(|spec| spec.etcd.replace_after = None);
@@ -65,9 +72,15 @@ pub(crate) fn one_loses_its_data(plane: &mut Plane<'_>) {
     load.end("a member lost its process and its data").assert_good();
 }
 
-fn empty(directory: &Path) {
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
-    }
+/// Moves the directory of the documentation away from the member. It stays in its file system, because the member still writes to it.
+fn the_page_moves_away(plane: &Plane<'_>, member: &Component) -> PathBuf {
+    let row = table_row(PAGE, SECTION, ROW);
+    let path = row.split('`').find(|text| text.starts_with("/var/lib/keelway/")).unwrap();
+    let (id, name) = (plane.cluster().id().unwrap().to_string(), member.spec.name().unwrap().to_string());
+    let machine = plane.machine(member);
+    let data = machine.path(&path.replace("CLUSTER_ID", &id).replace("etcd-1", &name));
+    assert_eq!(data, plane.directory(member, "data"));
+    let moved = machine.path("/var/lib/keelway/moved-data");
+    fs::rename(data, &moved).unwrap();
+    moved
 }

@@ -647,9 +647,10 @@ pub struct ClusterStatus {
     /// `Available`: the API serves through every ingress. `Progressing`: the cluster is changing to match its
     /// document; `False` if it matches (`Settled`) or cannot continue (`Blocked`). `Degraded`: a component is not
     /// ready. `Paused`: `spec.paused` is true. `Asleep`: the cluster sleeps; `False` while it falls
-    /// asleep or wakes up. `EtcdBackedUp`: `False` if the last snapshot could not be taken.
-    /// `KubernetesUpToDate`: `False` while components are changed to `spec.version`.
-    /// `KeysRotating`: a key is being rotated.
+    /// asleep or wakes up. `EtcdMembersHealthy`: `False` if etcd has lost its majority or is rebuilt, or if a member is
+    /// corrupt, lags, or differs from the documents. `EtcdHasRoom`: `False` if etcd is near its quota, or out of space.
+    /// `EtcdBackedUp`: `False` if the last snapshot could not be taken. `KubernetesUpToDate`: `False` while components
+    /// are changed to `spec.version`. `KeysRotating`: a key is being rotated. docs/reasons.md lists all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,

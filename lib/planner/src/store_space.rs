@@ -8,7 +8,7 @@
 //! 1. A plan has at most one order to a store. While the alarm is raised, space comes before a change of the members: API servers that start cannot
 //!    become ready without writes. Otherwise it comes after the change.
 //! 2. Nothing is decided without a member list from a majority, nor while a member is corrupt.
-//! 3. The store is compacted only while the alarm is raised and a full member has data and history for more than 80 % of its quota. The revision is
+//! 3. The store is compacted only while the alarm is raised and a full member has data and history for 80 % of its quota or more. The revision is
 //!    recorded first. It is compacted again up to a newer one: while the alarm is raised, only deletions create revisions. The same order is repeated
 //!    after a minute, because it may have been lost. etcd then responds that it has taken effect.
 //! 4. Without the alarm, a member is defragmented from 80 % of its quota on, if a fifth of its file or more is free. With the alarm, full members are

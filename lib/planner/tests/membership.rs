@@ -6,6 +6,7 @@ mod planted;
 mod recovered;
 mod space;
 mod steps;
+mod zones;
 
 use proptest::{collection::vec, prelude::*};
 

@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
 use crate::{
-    RepositoryError, SealingKey, SnapshotFault, SnapshotManifest, SnapshotManifestError, SnapshotName,
-    SnapshotRepository, check,
+    DatabaseError, RepositoryError, SealError, SealingKey, SnapshotFault, SnapshotManifest, SnapshotManifestError,
+    SnapshotName, SnapshotRepository, check,
     receive::{DIGEST, PARTS, SECTOR, hex},
 };
 
@@ -53,6 +53,36 @@ pub enum SnapshotOpenError {
     /// Its contents cannot be used.
     #[error(transparent)]
     Fault(#[from] SnapshotFault),
+}
+
+impl SnapshotOpenError {
+    /// Whether the stored file is the reason: it is the same when the file is read again, whatever the documents have meanwhile.
+    #[must_use]
+    pub fn is_of_stored_file(&self) -> bool {
+        match self {
+            Self::Length { .. } | Self::Other => true,
+            Self::Fault(fault) => is_of_stored_file(fault),
+            Self::Missing | Self::Repository(_) | Self::Manifest(_) => false,
+        }
+    }
+}
+
+fn is_of_stored_file(fault: &SnapshotFault) -> bool {
+    match fault {
+        SnapshotFault::Truncated(_)
+        | SnapshotFault::Digest { .. }
+        | SnapshotFault::Database(
+            DatabaseError::NoMeta | DatabaseError::Length { .. } | DatabaseError::Page { .. } | DatabaseError::NoKeys,
+        ) => true,
+        SnapshotFault::Seal(error) => matches!(error, SealError::NotSealed(_)),
+        SnapshotFault::Database(DatabaseError::Read(error)) | SnapshotFault::File(error) => is_damage(error),
+        SnapshotFault::Thread(_) => false,
+    }
+}
+
+/// Whether a sealed file was read, and its contents are damaged.
+fn is_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
 impl SnapshotRepository {

@@ -253,19 +253,24 @@ async fn a_snapshot_that_cannot_be_used_is_not_opened() {
     let place = tempfile::tempdir().unwrap();
     let (repository, name) = stored(place.path()).await;
     let open = async |byte| repository.open(&name, key(byte)).await.err();
-    assert!(matches!(open(2).await, Some(SnapshotOpenError::Fault(SnapshotFault::Seal(SealError::OtherKey)))));
+    let other_key = open(2).await.unwrap();
+    assert!(matches!(other_key, SnapshotOpenError::Fault(SnapshotFault::Seal(SealError::OtherKey))));
+    assert!(!other_key.is_of_stored_file(), "the right key opens it");
     let missing: SnapshotName = "20261127T115200Z-5".parse().unwrap();
-    assert!(matches!(repository.open(&missing, key(1)).await.err(), Some(SnapshotOpenError::Missing)));
+    let missing = repository.open(&missing, key(1)).await.err().unwrap();
+    assert!(matches!(missing, SnapshotOpenError::Missing) && !missing.is_of_stored_file());
 
     let of_cluster = place.path().join("default/c1/0123456789abcdef");
     let (sealed, manifest) = (of_cluster.join(format!("{name}.db.age")), of_cluster.join(format!("{name}.json")));
     let (whole, text) = (fs::read(&sealed).unwrap(), fs::read_to_string(&manifest).unwrap());
     fs::write(&sealed, &whole[..whole.len() - 1]).unwrap();
-    assert!(matches!(open(1).await, Some(SnapshotOpenError::Length { .. })), "a truncated file");
+    let truncated = open(1).await.unwrap();
+    assert!(matches!(truncated, SnapshotOpenError::Length { .. }) && truncated.is_of_stored_file());
     let mut damaged = whole.clone();
     damaged[whole.len() / 2] ^= 1;
     fs::write(&sealed, &damaged).unwrap();
-    assert!(matches!(open(1).await, Some(SnapshotOpenError::Fault(SnapshotFault::File(_)))), "a damaged file");
+    let damaged = open(1).await.unwrap();
+    assert!(matches!(damaged, SnapshotOpenError::Fault(SnapshotFault::File(_))) && damaged.is_of_stored_file());
     fs::write(&sealed, &whole).unwrap();
     fs::write(&manifest, text.replace("0123456789abcdef", "fedcba9876543210")).unwrap();
     let foreign = open(1).await;

@@ -85,7 +85,7 @@ fn asleep(documents: &Documents) -> Vec<Trouble<'_>> {
 }
 
 /// The conditions of stores exist only while something is wrong.
-const OF_STORES: [&str; 2] = ["EtcdMembersHealthy", "EtcdHasRoom"];
+const OF_STORES: [&str; 3] = ["EtcdMembersHealthy", "EtcdHasRoom", "EtcdBackedUp"];
 
 fn stores(documents: &Documents) -> Vec<Trouble<'_>> {
     let mut troubles = Vec::new();
@@ -127,4 +127,31 @@ fn components(documents: &Documents) -> Vec<Trouble<'_>> {
 
 fn reason<'a>(conditions: &'a [Condition], kind: &str) -> &'a str {
     find(conditions, kind).map_or("", |condition| condition.reason.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use keelway_api::{
+        Time,
+        condition::{self, ConditionStatus, ConditionValue},
+        jiff::Timestamp,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_snapshot_that_could_not_be_taken_is_a_fault_with_help() {
+        let mut documents = keelway_reconciler::testing::world();
+        let cluster = documents.clusters.values_mut().next().unwrap();
+        let failed = ConditionValue {
+            status: ConditionStatus::False,
+            reason: "SnapshotFailed".to_owned(),
+            message: "the disk is full".to_owned(),
+        };
+        let conditions = &mut cluster.status.as_mut().unwrap().conditions;
+        condition::set(conditions, "EtcdBackedUp", failed, None, &Time(Timestamp::UNIX_EPOCH));
+        let text = of(&documents);
+        let (_, help) = text.split_once("c1: the disk is full\n").unwrap();
+        assert!(help.starts_with("  help: correct what the message names"), "{text}");
+    }
 }

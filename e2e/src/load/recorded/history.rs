@@ -1,6 +1,9 @@
 //! The history of a load, by object.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use crate::linearizability::{ListAction, ObjectAction, RegisterAction, TimedAction, check};
 
@@ -22,6 +25,15 @@ impl RecordedHistory {
         let written = written.filter(|action| matches!(action, RegisterAction::Write(_))).count();
         let is_change = |action: &&ListAction| matches!(action, ListAction::Create(_) | ListAction::Delete(_));
         written + acknowledged(&self.list).filter(is_change).count()
+    }
+
+    /// Returns the longest time between two responses, to whichever request.
+    pub(super) fn longest_outage(&self) -> Duration {
+        let of_registers = self.registers.values().flatten().filter_map(|one| one.returned);
+        let mut returned: Vec<Duration> = of_registers.chain(self.list.iter().filter_map(|one| one.returned)).collect();
+        returned.sort_unstable();
+        let next = returned.iter().skip(1);
+        returned.iter().zip(next).map(|(before, after)| after.saturating_sub(*before)).max().unwrap_or_default()
     }
 
     /// Fails the test unless the history of each object is linearizable.
@@ -60,5 +72,24 @@ fn acknowledged<'a, A: 'a>(history: impl IntoIterator<Item = &'a TimedAction<A>>
 fn is_linearizable<A: ObjectAction>(object: &str, history: &[TimedAction<A>]) {
     if let Err(error) = check(history) {
         panic!("{object}: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at<A>(returned: Option<u64>, action: A) -> TimedAction<A> {
+        TimedAction { invoked: Duration::ZERO, returned: returned.map(Duration::from_secs), action }
+    }
+
+    #[test]
+    fn an_outage_ends_with_the_next_response_to_any_request() {
+        let mut history = RecordedHistory::default();
+        assert_eq!(history.longest_outage(), Duration::ZERO);
+        history.add_to_list(at(Some(12), ListAction::Create(1)));
+        history.add_to_list(at(None, ListAction::Create(2)));
+        history.registers.insert(0, vec![at(Some(1), RegisterAction::Write(3)), at(Some(5), RegisterAction::Write(4))]);
+        assert_eq!(history.longest_outage(), Duration::from_secs(7));
     }
 }

@@ -14,8 +14,16 @@ use keelway_snapshot::{OpenedSnapshot, SealingKey, SnapshotManifest, SnapshotNam
 use super::{SnapshotError, key_names, keyring, sink, snapshot_key};
 use crate::{Machines, SnapshotParts};
 
+/// Opens and verifies the snapshot that the cluster's spec requests, and checks that the cluster has its encryption keys.
+async fn open(documents: &Documents, cluster: &Cluster) -> Result<OpenedSnapshot, SnapshotError> {
+    let id = cluster.id().ok_or(SnapshotError::NotMade)?;
+    let opened = verify(documents, cluster).await?;
+    check_encryption_keys(documents, (cluster, id), &opened.manifest)?;
+    Ok(opened)
+}
+
 /// Opens and verifies the snapshot that the cluster's spec requests.
-pub(crate) async fn open(documents: &Documents, cluster: &Cluster) -> Result<OpenedSnapshot, SnapshotError> {
+pub(super) async fn verify(documents: &Documents, cluster: &Cluster) -> Result<OpenedSnapshot, SnapshotError> {
     let id = cluster.id().ok_or(SnapshotError::NotMade)?;
     let request = cluster.spec.etcd.restore.as_ref().ok_or(SnapshotError::NoRequest)?;
     let name: SnapshotName = request.snapshot.parse()?;
@@ -25,9 +33,7 @@ pub(crate) async fn open(documents: &Documents, cluster: &Cluster) -> Result<Ope
     };
     let repository = SnapshotRepository::new(sink::of(documents, cluster)?, owner);
     let opened = repository.open(&name, key).await;
-    let opened = opened.map_err(|cause| SnapshotError::Open { name, cause: Box::new(cause) })?;
-    check_encryption_keys(documents, (cluster, id), &opened.manifest)?;
-    Ok(opened)
+    opened.map_err(|cause| SnapshotError::Open { name, cause: Box::new(cause) })
 }
 
 /// Sends the snapshot to the machine of the member that is made from it, unless that machine has the data already.
