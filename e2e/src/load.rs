@@ -185,7 +185,7 @@ impl fmt::Display for Report {
             self.longest.as_millis(),
         )?;
         write!(f, ", no response for at most {} ms", self.longest_outage.as_millis())?;
-        if let Some((why, times)) = self.retries.iter().max_by_key(|(_, times)| **times) {
+        for (why, times) in &self.retries {
             write!(f, ", {times} of the retries after: {why}")?;
         }
         if self.longest_silence.is_zero() {

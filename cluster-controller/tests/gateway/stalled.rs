@@ -49,7 +49,11 @@ fn a_gateway_with_500_stalled_clients_stays_below_its_memory_limit() {
             since.elapsed() > SECOND * 2
         });
         let limit = usize::try_from(Role::Gateway.row().resources.memory_limit_bytes).unwrap();
-        println!("{:>7} KiB before, {:>7} KiB with {CLIENTS} stalled clients", before / 1024, last / 1024);
+        let sockets = of_sockets(&gateway.daemon.machine) / 1024;
+        let (before_kib, last_kib) = (before / 1024, last / 1024);
+        println!(
+            "{before_kib:>7} KiB before, {last_kib:>7} KiB with {CLIENTS} stalled clients, {sockets} of them of sockets"
+        );
         assert!(last > before + CLIENTS * 32 * 1024, "the clients do not stall");
         assert!(last < limit, "{last} of {limit} bytes");
         // Others are served meanwhile.

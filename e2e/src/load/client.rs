@@ -1,6 +1,8 @@
-//! A client with several addresses of one API. If one fails, the client retries with the next one, with back-off.
+//! A client of a name with several addresses. As clients of Kubernetes do, it connects to the next address if one does not accept a connection. A request
+//! that was sent and failed is retried, with back-off.
 
 use std::{
+    io,
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -144,7 +146,7 @@ impl LoadClient {
         body: &str,
     ) -> anyhow::Result<Result<Value, FailedAttempt>> {
         if kept.sender.as_ref().is_none_or(SendRequest::is_closed) {
-            kept.sender = Some(self.connect(kept.turn).await?);
+            kept.sender = Some(self.connect(&mut kept.turn).await?);
         }
         let sender = kept.sender.as_mut().context("there is no connection")?;
         let answer = sender.send_request(request(method, path, body)?).await?;
@@ -159,9 +161,9 @@ impl LoadClient {
         Ok(Ok(serde_json::from_slice(&text)?))
     }
 
-    pub(super) async fn watch(&self, turn: usize, path: &str) -> anyhow::Result<WatchLines> {
+    pub(super) async fn watch(&self, mut turn: usize, path: &str) -> anyhow::Result<WatchLines> {
         let open = async {
-            let mut sender = self.connect(turn).await?;
+            let mut sender = self.connect(&mut turn).await?;
             let answer = sender.send_request(request(&Method::GET, path, "")?).await?;
             ensure!(answer.status() == StatusCode::OK, "{}", answer.status());
             Ok(WatchLines { body: answer.into_body(), read: Vec::new(), _sender: sender })
@@ -169,21 +171,33 @@ impl LoadClient {
         timeout(TRY, open).await?
     }
 
-    async fn connect(&self, turn: usize) -> anyhow::Result<SendRequest<Full<Bytes>>> {
-        let server = self.servers[turn % self.servers.len()];
+    /// Connects to the first server that accepts a connection, from `turn` on, which is its index then.
+    async fn connect(&self, turn: &mut usize) -> anyhow::Result<SendRequest<Full<Bytes>>> {
         let connect = async {
-            let stream = TcpStream::connect(server).await?;
+            let stream = self.dial(turn).await?;
             stream.set_nodelay(true)?;
             let stream = self.tls.connect(ServerName::try_from("kubernetes")?, stream).await?;
             anyhow::Ok(http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?)
         };
-        let (sender, connection) = timeout(CONNECT, connect)
-            .await
-            .with_context(|| format!("{server}: not within {CONNECT:?}"))?
-            .with_context(|| server.to_string())?;
+        let tried = timeout(CONNECT, connect).await;
+        let server = self.servers[*turn % self.servers.len()];
+        let (sender, connection) =
+            tried.with_context(|| format!("{server}: not within {CONNECT:?}"))?.with_context(|| server.to_string())?;
         // A caller that sends on the connection gets the error, so the result is dropped here.
         tokio::spawn(async move { drop(connection.await) });
         Ok(sender)
+    }
+
+    async fn dial(&self, turn: &mut usize) -> io::Result<TcpStream> {
+        let mut left = self.servers.len();
+        loop {
+            let server = self.servers[*turn % self.servers.len()];
+            left -= 1;
+            match TcpStream::connect(server).await {
+                Err(_) if left > 0 => *turn += 1,
+                outcome => return outcome,
+            }
+        }
     }
 }
 
