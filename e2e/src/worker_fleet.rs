@@ -8,8 +8,9 @@ use std::{
 };
 
 use keelway_api::{Cluster, Component, Documents, cluster::ClusterSpec, role::Role};
+use keelway_cri::testing::cache;
 use keelway_node::{Layout, STATE};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     FinishedCommand, Keelway, Kubectl, ReachMode, TestFleet, TestMachine, deadline, machine, program_directory,
@@ -326,6 +327,32 @@ roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: {name}-leases}
 subjects: [{{kind: ServiceAccount, name: {name}}}]
 "
         ));
+    }
+
+    /// Starts a pod on a worker, as a ServiceAccount that may read ([`Self::add_reader`]). It runs a script of bash, in which `/kubectl` is a program. Waits
+    /// until the pod is ready.
+    pub fn start_reader(&self, name: &str, worker: &str, script: &str) {
+        self.add_reader(name);
+        let kubectl = cache().unwrap().join("bin/kubectl");
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": { "name": name },
+            "spec": {
+                "nodeName": worker,
+                "serviceAccountName": name,
+                "terminationGracePeriodSeconds": 1,
+                "containers": [{
+                    "name": name,
+                    "image": AGNHOST,
+                    "command": ["/bin/bash", "-c", script],
+                    "volumeMounts": [{ "name": "kubectl", "mountPath": "/kubectl", "readOnly": true }],
+                }],
+                "volumes": [{ "name": "kubectl", "hostPath": { "path": kubectl, "type": "File" } }],
+            },
+        });
+        self.kubectl.apply(&pod.to_string());
+        self.kubectl.wait("condition=Ready", &[&format!("pod/{name}")]);
     }
 
     /// Runs a shell script in a pod.

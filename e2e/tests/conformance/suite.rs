@@ -42,7 +42,7 @@ impl Suite {
         Self { cache: cache().unwrap(), output, focus }
     }
 
-    /// Returns the report of the last run of all specs. `None`: there is none, or this run is one of all specs.
+    /// Returns the report of the last run of all specs, if there is one. If this run has all specs itself, it needs no earlier report, and this is `None`.
     pub(crate) fn earlier_report(&self) -> Option<String> {
         self.focus.as_ref().and_then(|_| fs::read_to_string(self.output.join(OF_ALL)).ok())
     }

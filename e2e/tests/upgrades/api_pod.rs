@@ -1,12 +1,7 @@
 //! A pod that requests the API again and again while the kubernetes authority is rotated. As a program that follows its files, it reads the token and the
 //! authorities of its ServiceAccount for each request.
 
-use keelway_cri::testing::cache;
-use keelway_e2e::{
-    deadline,
-    worker_fleet::{AGNHOST, TestCluster},
-};
-use serde_json::json;
+use keelway_e2e::{deadline, worker_fleet::TestCluster};
 
 /// Prints a line for each request, with the error of one that failed.
 const SCRIPT: &str = r#"
@@ -27,27 +22,7 @@ const UNTRUSTED: [&str; 4] = ["x509", "certificate", "tls:", "Unauthorized"];
 
 /// Starts the pod, and waits until it was served.
 pub(crate) fn start(cluster: &TestCluster) {
-    cluster.add_reader(POD);
-    let kubectl = cache().unwrap().join("bin/kubectl");
-    let pod = json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": { "name": POD },
-        "spec": {
-            "nodeName": "w2",
-            "serviceAccountName": POD,
-            "terminationGracePeriodSeconds": 1,
-            "containers": [{
-                "name": POD,
-                "image": AGNHOST,
-                "command": ["/bin/bash", "-c", SCRIPT],
-                "volumeMounts": [{ "name": "kubectl", "mountPath": "/kubectl", "readOnly": true }],
-            }],
-            "volumes": [{ "name": "kubectl", "hostPath": { "path": kubectl, "type": "File" } }],
-        },
-    });
-    cluster.kubectl.apply(&pod.to_string());
-    cluster.kubectl.wait("condition=Ready", &[&format!("pod/{POD}")]);
+    cluster.start_reader(POD, "w2", SCRIPT);
     cluster.wait_for_log(POD, "served");
 }
 

@@ -2,13 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use keelway_cri::testing::cache;
-use keelway_e2e::{
-    deadline,
-    load::Load,
-    worker_fleet::{AGNHOST, TestCluster},
-};
-use serde_json::json;
+use keelway_e2e::{deadline, load::Load, worker_fleet::TestCluster};
 
 /// Prints a line for each number that the load wrote, and a line for each time that the watch was interrupted.
 const SCRIPT: &str = r#"
@@ -27,27 +21,7 @@ const POD: &str = "watcher";
 
 /// Starts the pod, and waits until it has received an event.
 pub(crate) fn start(cluster: &TestCluster) {
-    cluster.add_reader(POD);
-    let kubectl = cache().unwrap().join("bin/kubectl");
-    let pod = json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": { "name": POD },
-        "spec": {
-            "nodeName": "w2",
-            "serviceAccountName": POD,
-            "terminationGracePeriodSeconds": 1,
-            "containers": [{
-                "name": POD,
-                "image": AGNHOST,
-                "command": ["/bin/bash", "-c", SCRIPT],
-                "volumeMounts": [{ "name": "kubectl", "mountPath": "/kubectl", "readOnly": true }],
-            }],
-            "volumes": [{ "name": "kubectl", "hostPath": { "path": kubectl, "type": "File" } }],
-        },
-    });
-    cluster.kubectl.apply(&pod.to_string());
-    cluster.kubectl.wait("condition=Ready", &[&format!("pod/{POD}")]);
+    cluster.start_reader(POD, "w2", SCRIPT);
     deadline::until("it has seen something", deadline::KUBERNETES, || !numbers(&log(cluster)).is_empty());
 }
 
